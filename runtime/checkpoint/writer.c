@@ -120,7 +120,7 @@ weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t ou
                                                     "out_path: %zu bytes are too few", out_bytes);
         }
         wefti_free(NULL, name);
-        if (first == WEFT_OK || first == WEFT_ERR_NOT_FOUND) {
+        if (first == WEFT_OK || (first == WEFT_ERR_NOT_FOUND && status != WEFT_ERR_NOT_FOUND)) {
             first = status;
             snprintf(error, sizeof error, "%s", weft_last_error());
         }
@@ -174,8 +174,8 @@ weft_status_t weft_checkpoint_writer_create(weft_session_t *session,
                                             const weft_checkpoint_writer_params_t *params,
                                             weft_checkpoint_writer_t **out_writer)
 {
+    WEFT_CHECK_OUT(out_writer);
     WEFT_CHECK_ARG(session);
-    WEFT_CHECK_ARG(out_writer);
     weft_checkpoint_writer_params_t own = WEFT_CHECKPOINT_WRITER_PARAMS_INIT;
     WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     if (own.keep > MOST_KEPT) {

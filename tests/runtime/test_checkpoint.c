@@ -243,8 +243,10 @@ static void keep_some(rank_world_t *world)
     params.plan = job->plan;
     keeps.keep = 1000;
     RANK_OK(weft_session_create(&params, &session));
+    writer = (weft_checkpoint_writer_t *)&keeps;
     RANK_CHECK(weft_checkpoint_writer_create(session, &keeps, &writer) ==
                WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(writer == NULL);
     keeps.keep = 3;
     RANK_OK(weft_checkpoint_writer_create(session, &keeps, &writer));
     for (uint32_t step = 0; step < STEPS; step++) {
@@ -273,6 +275,8 @@ static void test_earlier_ones_are_kept(void **state)
     job.save = path_of("a", path, sizeof path);
     unlink(path);
     assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, NULL), WEFT_ERR_NOT_FOUND);
+    snprintf(older, sizeof older, "%s:", path);
+    assert_non_null(strstr(weft_last_error(), older));
     compile(&job);
     support_rank_threads(2, keep_some, &job);
     for (uint32_t n = 0; n < 3; n++) {

@@ -48,7 +48,8 @@ typedef struct weft_checkpoint_writer weft_checkpoint_writer_t;
 typedef struct weft_checkpoint_writer_params {
     size_t struct_size; /**< size of this struct */
     uint32_t keep;      /**< checkpoints that stay: the newest at path, those before it at path.1 to
-                      path.(keep - 1); 0: 1; at most 999; read on rank 0 */
+                      path.(keep - 1); 0: 1; at most 999; read on rank 0. With 2 or more a file is
+                      path.new until it is whole: a file of that name is replaced */
 } weft_checkpoint_writer_params_t;
 
 /** Defaults of weft_checkpoint_writer_params_t. */
@@ -112,9 +113,9 @@ WEFT_API weft_status_t weft_checkpoint_check(const char *path, const weft_plan_t
                                              const weft_registry_t *registry,
                                              weft_checkpoint_info_t *out_info);
 /**
- * Finds the newest whole checkpoint among path, path.1, path.2 and so on, up to the first that is
- * not there (weft_checkpoint_writer_params_t.keep). Reads all of each file until one's digest
- * agrees. Local.
+ * Finds the newest whole checkpoint among path, path.new (of a writer that was killed), path.1,
+ * path.2 and so on, up to the first that is not there (weft_checkpoint_writer_params_t.keep). Reads
+ * all of each file until one's digest agrees. Local.
  * @param[in]  path      the newest, if it is whole
  * @param[out] out_path  path of the one that is; weft_last_error() then says what the last one
  *                       before it lacks

@@ -16,6 +16,8 @@
 
 /* The oldest that is looked at: <path>.1 to this. */
 #define MOST_KEPT 999u
+/* Behind the path, until the earlier ones have made room. */
+#define FRESH ".new"
 
 struct weft_checkpoint_writer {
     wefti_saver_t saver;
@@ -76,7 +78,7 @@ static weft_status_t write_and_keep(wefti_saver_t *saver, const char *path, uint
 {
     char *fresh = wefti_alloc(NULL, strlen(path) + 8);
     WEFT_RETURN_IF_NO_MEMORY(fresh);
-    sprintf(fresh, "%s.new", path);
+    sprintf(fresh, "%s" FRESH, path);
     weft_status_t status = wefti_saver_write(saver, fresh);
     if (status == WEFT_OK) {
         status = keep_earlier(path, keep);
@@ -89,6 +91,13 @@ static weft_status_t write_and_keep(wefti_saver_t *saver, const char *path, uint
     }
     wefti_free(NULL, fresh);
     return status;
+}
+
+/* What weft_checkpoint_newest looks at: path, path.new, path.1, path.2, .. */
+static char *nth_candidate(const char *path, uint32_t n)
+{
+    char *name = nth_path(path, n > 1 ? n - 1 : 0);
+    return name != NULL && n == 1 ? strcat(name, FRESH) : name;
 }
 
 /* Header and contents. */
@@ -107,8 +116,8 @@ weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t ou
     weft_checkpoint_info_t info = WEFT_CHECKPOINT_INFO_INIT;
     weft_status_t first = WEFT_OK;
     char error[WEFTI_ERROR_TEXT_BYTES];
-    for (uint32_t n = 0; n <= MOST_KEPT; n++) {
-        char *name = nth_path(path, n);
+    for (uint32_t n = 0; n <= MOST_KEPT + 1; n++) {
+        char *name = nth_candidate(path, n);
         WEFT_RETURN_IF_NO_MEMORY(name);
         weft_status_t status = check_whole(name, &info);
         if (status == WEFT_OK) {
@@ -124,7 +133,7 @@ weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t ou
             first = status;
             snprintf(error, sizeof error, "%s", weft_last_error());
         }
-        if (status == WEFT_ERR_NOT_FOUND && n > 0) {
+        if (status == WEFT_ERR_NOT_FOUND && n > 1) {
             break;
         }
     }

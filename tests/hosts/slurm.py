@@ -72,8 +72,15 @@ class Cluster:
         key = self.dir / "munge" / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
+        try:
+            self.start_all()
+        except BaseException:
+            self.close()
+            raise
+
+    def start_all(self):
         munge = self.dir / "munge"
-        self.start("munged", ["munged", "--foreground", "--force", f"--socket={munge}/socket", f"--key-file={key}",
+        self.start("munged", ["munged", "--foreground", "--force", f"--socket={munge}/socket", f"--key-file={munge}/key",
                               f"--log-file={munge}/log", f"--pid-file={munge}/pid", f"--seed-file={munge}/seed"])
         self.wait_for(lambda: (munge / "socket").exists())
         self.start(self.control, self.on(self.control, "slurmctld", "-D", "-f", self.conf))

@@ -266,6 +266,18 @@ static void keep_some(rank_world_t *world)
     weft_session_destroy(session);
 }
 
+static void save_once(rank_world_t *world)
+{
+    const job_t *job = world->user;
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    weft_session_t *session = NULL;
+    params.context = world->context;
+    params.plan = job->plan;
+    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(weft_session_save_checkpoint(session, job->save, NULL));
+    weft_session_destroy(session);
+}
+
 static void test_earlier_ones_are_kept(void **state)
 {
     char path[128], older[140], found[140];
@@ -296,6 +308,14 @@ static void test_earlier_ones_are_kept(void **state)
     }
     assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, NULL), WEFT_ERR_FORMAT);
     assert_non_null(strstr(weft_last_error(), "digest mismatch"));
+    /* As a process leaves it that is killed between two renames. */
+    snprintf(older, sizeof older, "%s.new", path);
+    job.save = older;
+    support_rank_threads(2, save_once, &job);
+    assert_int_equal(weft_checkpoint_newest(path, found, sizeof found, &info), WEFT_OK);
+    assert_string_equal(found, older);
+    assert_int_equal(info.step, 0);
+    unlink(older);
     unlink(path);
     for (uint32_t n = 1; n < 3; n++) {
         snprintf(older, sizeof older, "%s.%u", path, n);

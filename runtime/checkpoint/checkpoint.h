@@ -32,8 +32,8 @@ weft_status_t wefti_checkpoint_tensors(const weft_plan_t *plan, const wefti_stat
 /* The scalar inputs that a checkpoint holds: not what is set by every step. */
 bool wefti_checkpoint_has_scalar(const wefti_plan_binding_t *binding);
 
-/* load.c: of contents, against the metadata. */
-weft_status_t wefti_checkpoint_check_digest(const char *path);
+/* load.c: as weft_checkpoint_check without a plan, and the digest of the contents. */
+weft_status_t wefti_checkpoint_check_whole(const char *path, weft_checkpoint_info_t *out_info);
 
 /* Contents are digested by name, so that the order in a file does not matter: metadata that begin
  * with "weft." (but the digest), then each tensor's name and bytes. texts are by key. */

@@ -180,11 +180,12 @@ static weft_status_t named(const char *path, weft_status_t status)
     return status < 0 ? wefti_error_prefix(status, "%s", path) : WEFT_OK;
 }
 
-weft_status_t wefti_checkpoint_check_digest(const char *path)
+weft_status_t wefti_checkpoint_check_whole(const char *path, weft_checkpoint_info_t *out_info)
 {
     wefti_safetensors_t file = {0};
     wefti_digest_t digest;
     weft_status_t status = wefti_safetensors_open(path, NULL, &file);
+    status = status < 0 ? status : named(path, read_info(&file, out_info));
     status = status < 0 ? status : named(path, digest_contents(&file, &digest));
     wefti_safetensors_close(&file);
     return status;

@@ -22,10 +22,9 @@
 struct weft_checkpoint_writer {
     wefti_saver_t saver;
     uint32_t keep;
+    bool open; /* between start and wait, on all ranks */
     pthread_t thread;
-    bool started; /* and not joined */
-    bool open;    /* between start and wait, on all ranks */
-    char *path;
+    char *path;           /* of the thread, until it is joined; NULL: there is none */
     weft_status_t status; /* of the thread */
     char error[WEFTI_ERROR_TEXT_BYTES];
 };
@@ -42,6 +41,13 @@ static char *nth_path(const char *path, uint32_t n)
         sprintf(name, "%s.%u", path, n);
     }
     return name;
+}
+
+/* What weft_checkpoint_newest looks at: path, path.new, path.1, path.2, .. */
+static char *nth_candidate(const char *path, uint32_t n)
+{
+    char *name = nth_path(path, n > 1 ? n - 1 : 0);
+    return name != NULL && n == 1 ? strcat(name, FRESH) : name;
 }
 
 /* from becomes to. A file system without links loses sight of from for a moment. */
@@ -76,9 +82,8 @@ static weft_status_t keep_earlier(const char *path, uint32_t keep)
 /* First whole beside path, so that an error changes nothing. */
 static weft_status_t write_and_keep(wefti_saver_t *saver, const char *path, uint32_t keep)
 {
-    char *fresh = wefti_alloc(NULL, strlen(path) + 8);
+    char *fresh = nth_candidate(path, 1);
     WEFT_RETURN_IF_NO_MEMORY(fresh);
-    sprintf(fresh, "%s" FRESH, path);
     weft_status_t status = wefti_saver_write(saver, fresh);
     if (status == WEFT_OK) {
         status = keep_earlier(path, keep);
@@ -93,20 +98,6 @@ static weft_status_t write_and_keep(wefti_saver_t *saver, const char *path, uint
     return status;
 }
 
-/* What weft_checkpoint_newest looks at: path, path.new, path.1, path.2, .. */
-static char *nth_candidate(const char *path, uint32_t n)
-{
-    char *name = nth_path(path, n > 1 ? n - 1 : 0);
-    return name != NULL && n == 1 ? strcat(name, FRESH) : name;
-}
-
-/* Header and contents. */
-static weft_status_t check_whole(const char *path, weft_checkpoint_info_t *info)
-{
-    WEFT_RETURN_IF_ERROR(weft_checkpoint_check(path, NULL, NULL, info));
-    return wefti_checkpoint_check_digest(path);
-}
-
 weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t out_bytes,
                                      weft_checkpoint_info_t *out_info)
 {
@@ -119,7 +110,7 @@ weft_status_t weft_checkpoint_newest(const char *path, char *out_path, size_t ou
     for (uint32_t n = 0; n <= MOST_KEPT + 1; n++) {
         char *name = nth_candidate(path, n);
         WEFT_RETURN_IF_NO_MEMORY(name);
-        weft_status_t status = check_whole(name, &info);
+        weft_status_t status = wefti_checkpoint_check_whole(name, &info);
         if (status == WEFT_OK) {
             size_t length = (size_t)snprintf(out_path, out_bytes, "%s", name);
             wefti_free(NULL, name);
@@ -155,11 +146,10 @@ static void *write_file(void *user)
 /* The status of the file; WEFT_OK where this rank writes none. */
 static weft_status_t join(weft_checkpoint_writer_t *writer)
 {
-    if (!writer->started) {
+    if (writer->path == NULL) {
         return WEFT_OK;
     }
     pthread_join(writer->thread, NULL);
-    writer->started = false;
     wefti_free(NULL, writer->path);
     writer->path = NULL;
     return writer->status < 0 ? wefti_error_adopt(writer->status, writer->error) : WEFT_OK;
@@ -175,7 +165,6 @@ static weft_status_t start_thread(weft_checkpoint_writer_t *writer, const char *
         writer->path = NULL;
         return wefti_error_errno(WEFT_ERR_SYSTEM, error, "cannot start a thread");
     }
-    writer->started = true;
     return WEFT_OK;
 }
 

@@ -322,15 +322,20 @@ static void check(const suite_t *suite, weft_session_t *session, uint32_t rank, 
     }
 }
 
+static weft_status_t open_session(const rank_world_t *world, weft_session_t **out_session)
+{
+    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
+    params.context = world->context;
+    params.plan = ((const suite_t *)world->user)->plan;
+    return weft_session_create(&params, out_session);
+}
+
 static void run_rank(rank_world_t *world)
 {
     const suite_t *suite = world->user;
-    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
-    params.context = world->context;
-    params.plan = suite->plan;
     weft_session_t *session = NULL;
     uint32_t interpreted = 0;
-    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(open_session(world, &session));
     for (uint32_t i = 0; i < suite->count; i++) {
         interpreted += session->interpreted[i];
     }
@@ -484,12 +489,8 @@ static void test_cards_do_what_is_one_lane(void **state)
 
 static void expect_refusal(rank_world_t *world)
 {
-    const suite_t *suite = world->user;
-    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
-    params.context = world->context;
-    params.plan = suite->plan;
     weft_session_t *session = NULL;
-    RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
+    RANK_CHECK(open_session(world, &session) == WEFT_ERR_UNSUPPORTED);
     RANK_CHECK(strstr(weft_last_error(), "is not supported in plans") != NULL);
 }
 
@@ -512,12 +513,8 @@ static void test_what_plans_cannot_say_is_refused(void **state)
 
 static void expect_card_refusal(rank_world_t *world)
 {
-    const suite_t *suite = world->user;
-    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
-    params.context = world->context;
-    params.plan = suite->plan;
     weft_session_t *session = NULL;
-    RANK_CHECK(weft_session_create(&params, &session) == WEFT_ERR_UNSUPPORTED);
+    RANK_CHECK(open_session(world, &session) == WEFT_ERR_UNSUPPORTED);
     RANK_CHECK(strstr(weft_last_error(), "one lane and no scratch") != NULL);
 }
 
@@ -541,11 +538,8 @@ static void test_cards_refuse_what_needs_scratch(void **state)
 static void run_checked(rank_world_t *world)
 {
     const suite_t *suite = world->user;
-    weft_session_params_t params = WEFT_SESSION_PARAMS_INIT;
-    params.context = world->context;
-    params.plan = suite->plan;
     weft_session_t *session = NULL;
-    RANK_OK(weft_session_create(&params, &session));
+    RANK_OK(open_session(world, &session));
     weft_status_t status = WEFT_OK;
     for (uint32_t step = 0; step < STEPS && status == WEFT_OK; step++) {
         fill(suite, session, world->rank, step);

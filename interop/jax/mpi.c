@@ -162,6 +162,14 @@ void weft_mpi_end(mpi_comm_t handle)
     pthread_mutex_unlock(&comm_of(handle)->lock);
 }
 
+uint32_t weft_mpi_host_count(void)
+{
+    pthread_mutex_lock(&process.lock);
+    uint32_t count = process.context != NULL ? weft_context_host_count(process.context) : 1;
+    pthread_mutex_unlock(&process.lock);
+    return count;
+}
+
 /* ---- types and reductions ---- */
 
 typedef struct type {

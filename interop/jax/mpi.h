@@ -14,5 +14,7 @@ typedef uintptr_t mpi_comm_t;
 weft_group_t *weft_mpi_begin(mpi_comm_t handle, const char **out_error);
 /* Unlocks it after weft_mpi_begin has returned its group. */
 void weft_mpi_end(mpi_comm_t handle);
+/* Hosts of the world. */
+uint32_t weft_mpi_host_count(void);
 
 #endif

@@ -105,12 +105,32 @@ typedef struct ffi_error_create {
 /* XLA counts up to the last field. */
 #define FFI_ERROR_CREATE_SIZE (offsetof(ffi_error_create_t, code) + sizeof(int))
 
+/* The end of a handler that goes on after it has returned. */
+typedef struct ffi_future ffi_future_t;
+
+typedef struct ffi_future_args {
+    size_t struct_size;
+    ffi_extension_t *extensions;
+    ffi_future_t *future;
+} ffi_future_args_t;
+
+typedef struct ffi_future_error {
+    size_t struct_size;
+    ffi_extension_t *extensions;
+    ffi_future_t *future;
+    ffi_error_t *error; /* XLA's from then on */
+} ffi_future_error_t;
+
 typedef struct ffi_api {
     size_t struct_size;
     ffi_extension_t *extensions;
     ffi_version_t version;
     const void *internal;
     ffi_error_t *(*error_create)(ffi_error_create_t *args);
+    const void *not_used[12]; /* error_get_message to thread_pool_num_threads */
+    ffi_error_t *(*future_create)(ffi_future_args_t *args);
+    ffi_error_t *(*future_set_available)(ffi_future_args_t *args);
+    ffi_error_t *(*future_set_error)(ffi_future_error_t *args);
 } ffi_api_t;
 
 typedef struct ffi_frame {
@@ -121,6 +141,7 @@ typedef struct ffi_frame {
     int stage;
     ffi_buffers_t args, results;
     ffi_attributes_t attributes;
+    ffi_future_t *future; /* set by a handler that goes on; what the arguments point to lives on */
 } ffi_frame_t;
 
 #endif

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a program in JAX; tests/python/test_jax.py starts as many as it needs, with an interpreter that has jax.
 
-usage: jax_ranks.py CASE ..     cases: calls types axes train operators bucketed dies late refused alone
+usage: jax_ranks.py CASE ..     cases: calls types axes train operators aside bucketed dies late refused alone
 """
 import os
 import signal
@@ -226,6 +226,37 @@ def operators():
         expect_error(call, text)
     # Last: it breaks the world.
     expect_error(lambda: jax.block_until_ready(weft.jax.all_reduce(np.zeros(1 + r, "float32"))), "x f32")
+
+
+def aside():
+    """Calls of many bytes, which a thread completes, between small ones and products."""
+    n, r = jax.process_count(), jax.process_index()
+    x = np.arange(512.0 * 512).reshape(512, 512) % 7 + r
+    every = [np.arange(512.0 * 512).reshape(512, 512) % 7 + s for s in range(n)]
+
+    @jax.jit
+    def steps(a):
+        def step(a, _):
+            (total, two), small = weft.jax.all_reduce((a, a[:2])), weft.jax.all_reduce(a[0])
+            product = (a @ a)[0, 0]
+            first = weft.jax.all_gather(a)[:512]
+            return (total + first + product - (a @ a)[0, 0]) % 5, small + two[0]
+        return lax.scan(step, a, None, 9)
+
+    def step(arrays):
+        return [(sum(arrays) + arrays[0]) % 5] * n, 2 * sum(arrays)[0]
+
+    arrays, small = every, []
+    for _ in range(9):
+        arrays, row = step(arrays)
+        small.append(row)
+    got = steps(x)
+    np.testing.assert_array_equal(got[0], arrays[r])
+    np.testing.assert_array_equal(got[1], small)
+    threads = [open(f"/proc/self/task/{task}/comm", encoding="utf8").read() for task in os.listdir("/proc/self/task")]
+    assert "weft-jax\n" in threads, threads
+    # Last: it breaks the world.
+    expect_error(lambda: jax.block_until_ready(weft.jax.all_reduce(np.zeros((512, 512 + r)))), "x f64")
 
 
 def expect_error(call, text):

@@ -208,6 +208,23 @@ class Wheel(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count(str(self.package)), 2, done.stdout)
 
+    def test_compilers(self):
+        """JAX, TVM and ONNX Runtime find the libraries and modules of the installed package."""
+        weft_run = [self.dir / "venv" / "bin" / "weft", "run", "-n", 2, "--"]
+        interop = ranks.SOURCE / "tests" / "interop"
+        env = {**self.env, "PYTHONPATH": f"{self.package.parent}:{interop}", "JAX_PLATFORMS": "cpu"}
+        for module, python, command in (
+                ("jax", ranks.SOURCE / "build/jax/bin/python", [*weft_run, "PYTHON", interop / "jax_ranks.py", "calls"]),
+                ("tvm", ranks.SOURCE / "build/tvm/bin/python", ["PYTHON", interop / "tvm_workers.py", "processes"]),
+                ("onnxruntime", sys.executable, [*weft_run, "PYTHON", interop / "onnxruntime_ranks.py", "order"])):
+            with self.subTest(module):
+                if not pathlib.Path(python).exists() or run(python, "-c", f"import {module}").returncode:
+                    self.skipTest(f"{python} has no {module}: scripts/test.sh installs it where PyPI can be reached")
+                where = run(python, "-c", f"import weft; print(weft.library('{module.replace('jax', 'mpi')}'))", env=env)
+                self.assertEqual(pathlib.Path(where.stdout.strip()).parent, self.package, where.stderr)
+                done = run(*[python if word == "PYTHON" else word for word in command], env=env)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
 
 if __name__ == "__main__":
     ranks.main()

@@ -278,43 +278,66 @@ static void print_device_json(wefti_json_t *json, const char *plugin, uint32_t i
     wefti_json_end_object(json);
 }
 
-/* All devices, as an array of json if that is not NULL. The last error if no plugin has one. */
-static weft_status_t show_devices(wefti_json_t *json)
+/* What became of the plugins so far. */
+typedef struct shown {
+    uint32_t devices;
+    weft_status_t status; /* of the first plugin that failed */
+    char errors[2][512];  /* per plugin; "": none */
+} shown_t;
+
+/* The devices of plugin number p, as items of an array of json if that is not NULL. */
+static void show_plugin(wefti_json_t *json, const char *name, uint32_t p, shown_t *shown)
 {
-    char names[2][64];
-    uint32_t shown = 0, plugins = plugin_names(names);
-    weft_status_t status = WEFT_OK;
-    for (uint32_t p = 0; p < plugins; p++) {
-        uint32_t count = 0;
-        status = weft_device_count(names[p], &count);
-        for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
-            weft_device_info_t info = WEFT_DEVICE_INFO_INIT;
-            status = weft_device_describe(names[p], i, &info);
-            if (status == WEFT_OK && json != NULL) {
-                print_device_json(json, names[p], i, &info);
-            } else if (status == WEFT_OK) {
-                print_device(names[p], i, &info);
-            }
-            shown += status == WEFT_OK;
+    uint32_t count = 0;
+    weft_status_t status = weft_device_count(name, &count);
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        weft_device_info_t info = WEFT_DEVICE_INFO_INIT;
+        status = weft_device_describe(name, i, &info);
+        if (status == WEFT_OK && json != NULL) {
+            print_device_json(json, name, i, &info);
+        } else if (status == WEFT_OK) {
+            print_device(name, i, &info);
         }
+        shown->devices += status == WEFT_OK;
     }
-    return shown > 0 ? WEFT_OK : status;
+    if (status < 0) {
+        snprintf(shown->errors[p], sizeof shown->errors[p], "%s", weft_last_error());
+        shown->status = shown->status < 0 ? shown->status : status;
+    }
 }
 
+/* A plugin's error hides no other one's devices: it fails the command if there are none at all. */
 static int show_only_devices(bool as_json)
 {
     output_object_t object;
-    if (!as_json) {
-        weft_status_t status = show_devices(NULL);
-        return status < 0 ? wefti_status_error("info", status) : EXIT_OK;
+    char names[2][64];
+    shown_t shown = {.status = WEFT_OK};
+    const uint32_t plugins = plugin_names(names);
+    wefti_json_t *json = as_json ? wefti_output_begin(&object) : NULL;
+    if (json != NULL) {
+        wefti_json_begin_array(json, "devices");
     }
-    wefti_json_t *json = wefti_output_begin(&object);
-    wefti_json_begin_array(json, "devices");
-    weft_status_t status = show_devices(json);
-    wefti_json_end_array(json);
-    wefti_json_string(json, "error", status < 0 ? weft_last_error() : "");
-    wefti_output_end(&object);
-    return status < 0 ? wefti_status_error("info", status) : EXIT_OK;
+    for (uint32_t p = 0; p < plugins; p++) {
+        show_plugin(json, names[p], p, &shown);
+    }
+    if (json != NULL) {
+        wefti_json_end_array(json);
+        wefti_json_begin_array(json, "errors");
+    }
+    for (uint32_t p = 0; p < plugins; p++) {
+        if (shown.errors[p][0] != '\0') {
+            fprintf(stderr, "weft info: %s\n", shown.errors[p]);
+        }
+        if (shown.errors[p][0] != '\0' && json != NULL) {
+            wefti_json_string(json, NULL, shown.errors[p]);
+        }
+    }
+    if (json != NULL) {
+        wefti_json_end_array(json);
+        wefti_output_end(&object);
+    }
+    return shown.devices > 0 || shown.status == WEFT_OK ? EXIT_OK
+                                                        : (int)wefti_exit_code(shown.status);
 }
 
 static int run_info_command(int argc, char **argv)

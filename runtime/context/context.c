@@ -223,15 +223,7 @@ static void context_destroy(weft_context_t *context)
 
 static weft_status_t check_device(const weft_device_t *device)
 {
-    if (device != NULL && device->ops == NULL) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device", "ops is NULL");
-    }
-    if (device != NULL && device->ops->abi_version != WEFT_DEVICE_ABI_VERSION) {
-        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device",
-                                 "unsupported abi_version %u: expected %u",
-                                 device->ops->abi_version, WEFT_DEVICE_ABI_VERSION);
-    }
-    return WEFT_OK;
+    return device != NULL ? wefti_device_check(device) : WEFT_OK;
 }
 
 /* The device's memory, beside the host's. */

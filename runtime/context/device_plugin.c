@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,17 +69,66 @@ static void find_file(const char *name, const char *folder, char *out, size_t by
     snprintf(out, bytes, "libweft_%s.so", name);
 }
 
+/* A slot that has to be filled. */
+typedef struct slot {
+    const char *name;
+    size_t offset;
+} slot_t;
+#define SLOT(type, name)                                                                           \
+    {                                                                                              \
+#name, offsetof(type, name)                                                                \
+    }
+#define OPS_SLOT(name) SLOT(weft_device_ops_t, name)
+#define PLUGIN_SLOT(name) SLOT(weft_device_plugin_t, name)
+
+static const slot_t ops_slots[] = {
+    OPS_SLOT(name),       OPS_SLOT(mem_alloc),    OPS_SLOT(mem_free),     OPS_SLOT(mem_export),
+    OPS_SLOT(mem_import), OPS_SLOT(mem_unimport), OPS_SLOT(queue_create), OPS_SLOT(queue_destroy),
+    OPS_SLOT(copy),       OPS_SLOT(signal),       OPS_SLOT(wait),         OPS_SLOT(reduce),
+    OPS_SLOT(launch),     OPS_SLOT(flush),        OPS_SLOT(query),        OPS_SLOT(cancel),
+};
+static const slot_t plugin_slots[] = {PLUGIN_SLOT(name), PLUGIN_SLOT(count), PLUGIN_SLOT(describe),
+                                      PLUGIN_SLOT(open), PLUGIN_SLOT(close)};
+
+/* The first slot that is NULL; NULL: all are filled. */
+static const char *find_empty(const void *table, const slot_t *slots, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        uintptr_t value;
+        memcpy(&value, (const char *)table + slots[i].offset, sizeof value);
+        if (value == 0) {
+            return slots[i].name;
+        }
+    }
+    return NULL;
+}
+
 static weft_status_t check_table(const char *file, const weft_device_plugin_t *table)
 {
     if (table == NULL || table->abi_version != WEFT_DEVICE_ABI_VERSION) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: unsupported abi_version %u: expected %u",
                            file, table != NULL ? table->abi_version : 0, WEFT_DEVICE_ABI_VERSION);
     }
-    if (table->name == NULL || table->count == NULL || table->describe == NULL ||
-        table->open == NULL || table->close == NULL) {
-        return wefti_error(WEFT_ERR_FORMAT, "%s: a slot of weft_device_plugin_t is NULL", file);
+    const char *empty = find_empty(table, plugin_slots, sizeof plugin_slots / sizeof *plugin_slots);
+    return empty == NULL
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT, "%s: weft_device_plugin_t.%s is NULL", file, empty);
+}
+
+weft_status_t wefti_device_check(const weft_device_t *device)
+{
+    if (device->ops == NULL) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device", "ops is NULL");
     }
-    return WEFT_OK;
+    if (device->ops->abi_version != WEFT_DEVICE_ABI_VERSION) {
+        return wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device",
+                                 "unsupported abi_version %u: expected %u",
+                                 device->ops->abi_version, WEFT_DEVICE_ABI_VERSION);
+    }
+    const char *empty = find_empty(device->ops, ops_slots, sizeof ops_slots / sizeof *ops_slots);
+    return empty == NULL ? WEFT_OK
+                         : wefti_error_field(WEFT_ERR_INVALID_ARGUMENT, "device",
+                                             "weft_device_ops_t.%s is NULL", empty);
 }
 
 static weft_status_t load(const char *name, const char *folder,
@@ -217,6 +267,10 @@ weft_status_t weft_device_open(const char *name, weft_device_t **out_device)
     weft_status_t status = table->open(index, &opened->device);
     if (status >= 0 && opened->device == NULL) {
         status = wefti_error(WEFT_ERR_FORMAT, "device \"%s\": the plugin opened NULL", name);
+    }
+    if (status >= 0 && wefti_device_check(opened->device) < 0) {
+        status = wefti_error_prefix(WEFT_ERR_FORMAT, "device \"%s\"", name);
+        table->close(opened->device);
     }
     if (status < 0) {
         free(opened);

@@ -9,6 +9,8 @@
  * local_rank of its host takes the one at its place, again from the first after the last. */
 weft_status_t wefti_device_open_of(const char *names, uint32_t local_rank,
                                    weft_device_t **out_device);
+/* The table of device has this version and no empty slot. */
+weft_status_t wefti_device_check(const weft_device_t *device);
 /* One more weft_device_close closes the device. Devices of the program's own, and NULL, are left
  * alone, also by weft_device_close. */
 void wefti_device_retain(weft_device_t *device);

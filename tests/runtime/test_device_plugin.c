@@ -73,7 +73,12 @@ static void test_plugin_refuses(void **state)
     memset(name, 'a', sizeof name);
     name[sizeof name - 1] = '\0';
     expect_error(weft_device_open(name, &device), WEFT_ERR_INVALID_ARGUMENT, "plugin \"aaaa");
-    expect_error(weft_device_count("holes", &count), WEFT_ERR_FORMAT, "slot");
+    expect_error(weft_device_count("holes", &count), WEFT_ERR_FORMAT,
+                 "weft_device_plugin_t.name is NULL");
+    setenv("FAKE_HAS_NO_REDUCE", "1", 1);
+    expect_error(weft_device_open("fake:1", &device), WEFT_ERR_FORMAT,
+                 "device \"fake:1\": device: weft_device_ops_t.reduce is NULL");
+    unsetenv("FAKE_HAS_NO_REDUCE");
     setenv("FAKE_OPENS_NULL", "1", 1);
     expect_error(weft_device_open("fake:1", &device), WEFT_ERR_FORMAT, "opened NULL");
     unsetenv("FAKE_OPENS_NULL");

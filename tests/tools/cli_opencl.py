@@ -63,6 +63,17 @@ class OpenCL(Case):
                   "--max", "8", env=TWO)
 
     @NEED_DEVICES
+    def test_an_error_of_a_plugin_hides_no_other_one(self):
+        env = {**TWO, "WEFT_DEVICE": "nothing:0"}
+        run = self.weft("info", "--devices", env=env)
+        self.assertIn("opencl:0 ", run.stdout)
+        self.assertIn("libweft_nothing.so", run.stderr)
+        listed = json.loads(self.weft("info", "--devices", "--json", env=env).stdout)
+        self.assertEqual([device["device"] for device in listed["devices"]][:2], ["opencl:0", "opencl:1"])
+        self.assertEqual(len(listed["errors"]), 1)
+        self.assertIn("libweft_nothing.so", listed["errors"][0])
+
+    @NEED_DEVICES
     def test_buffers_are_not_shared(self):
         listed = json.loads(self.weft("info", "--devices", "--json", env={"WEFT_OPENCL_MEMORY": "buffer"}).stdout)
         self.assertFalse(listed["devices"][0]["peer_direct"])

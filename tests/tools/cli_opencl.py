@@ -179,25 +179,56 @@ class OpenCL(Case):
     @NEED_DEVICES
     @NEED_DATA
     def test_a_rank_that_dies_ends_the_others(self):
-        plan = self.compile("mlp.onnx", "plan.weft", 2, 32)
-        run = subprocess.Popen([WEFT, "run", str(plan), "-n", "2", "--data", DATA, "--steps", "1000000", "--no-eval",
-                                "--device", "opencl:0,1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, **TWO}, cwd=self.dir)
-        self.addCleanup(run.kill)
-        ranks = []
-        while len(ranks) < 2 and run.poll() is None:
-            with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
-                ranks = file.read().split()
-        trained = 0  # seconds of a processor: it is in its steps by then
-        while trained < 2 and run.poll() is None:
-            with open(f"/proc/{ranks[1]}/stat") as file:
-                fields = file.read().rsplit(")", 1)[1].split()
-            trained = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            time.sleep(0.05)
-        os.kill(int(ranks[1]), signal.SIGKILL)
-        _, err = run.communicate(timeout=support.PROMPT)
-        self.assertNotEqual(run.returncode, 0)
-        self.assertIn("rank 1", err)
+        """In memory that ranks share, in buffers, and between hosts."""
+        plan = self.compile("mlp.onnx", "plan.weft", 3, 32)
+        for way in ({}, BUFFERS, {"WEFT_TRANSPORT": "tcp"}):
+            run = subprocess.Popen([WEFT, "run", str(plan), "-n", "3", "--data", DATA, "--steps", "1000000", "--no-eval",
+                                    "--device", "opencl:0,1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, **TWO, **way}, cwd=self.dir)
+            self.addCleanup(run.kill)
+            ranks = []
+            while len(ranks) < 3 and run.poll() is None:
+                with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
+                    ranks = file.read().split()
+            trained = 0  # seconds of a processor: it is in its steps by then
+            while trained < 1.5 and run.poll() is None:
+                with open(f"/proc/{ranks[1]}/stat") as file:
+                    fields = file.read().rsplit(")", 1)[1].split()
+                trained = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                time.sleep(0.05)
+            os.kill(int(ranks[1]), signal.SIGKILL)
+            _, err = run.communicate(timeout=support.PROMPT)
+            self.assertEqual(run.returncode, 1, err)
+            self.assertRegex(err, rf"(?m)^weft run: rank 1 \(pid {ranks[1]}\) was killed by signal 9")
+            self.assertEqual(err.count("was killed by signal"), 1, err)
+            for rank in ranks:
+                self.assertFalse(os.path.exists(f"/proc/{rank}"), err)
+
+    def by_hand(self, *ranks):
+        """Ends and messages of ranks: what each runs, and its device."""
+        address = f"unix:@weft-test-opencl-{os.getpid()}"
+        runs = [subprocess.Popen([WEFT, "run", str(plan), "--data", DATA, "--steps", "2", "--no-eval", "--device", device],
+                                 stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, **TWO, "WEFT_RANK": str(rank), "WEFT_WORLD_SIZE": str(len(ranks)),
+                                      "WEFT_ADDRESS": address})
+                for rank, (plan, device) in enumerate(ranks)]
+        for run in runs:
+            self.addCleanup(run.kill)
+        return [(run.communicate(timeout=support.PROMPT)[1], run.returncode) for run in runs]
+
+    @NEED_DEVICES
+    @NEED_DATA
+    def test_ranks_that_disagree_are_refused(self):
+        plans = [self.compile("mlp.onnx", "a.weft", 2, 8, "--bucket", "one"),
+                 self.compile("mlp.onnx", "b.weft", 2, 8, "--bucket", "none")]
+        digests = [self.weft_json("explain", plan)["structure_digest"][:12] for plan in plans]
+        for err, code in self.by_hand((plans[0], "opencl:0"), (plans[1], "opencl:1")):
+            self.assertEqual(code, 1, err)
+            for digest in digests:
+                self.assertIn(digest, err)
+        for err, code in self.by_hand((plans[0], "opencl:0"), (plans[0], "cpu")):
+            self.assertEqual(code, 1, err)
+            self.assertIn("rank 0 is on a device, rank 1 on the CPU", err)
 
 
 if __name__ == "__main__":

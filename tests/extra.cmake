@@ -46,7 +46,7 @@ target_compile_definitions(weft_old PRIVATE FAKE_ABI=2u)
 target_compile_definitions(weft_holes PRIVATE FAKE_NAME=NULL)
 add_dependencies(runtime_struct_sizes weft_fake)
 set_tests_properties(runtime_device_plugin runtime_struct_sizes PROPERTIES ENVIRONMENT "WEFT_DEVICE_PATH=${CMAKE_CURRENT_BINARY_DIR}")
-foreach(test device_table device_groups memory stream)
+foreach(test device_table device_groups device_fusion memory stream)
   add_dependencies(runtime_${test} weft_fake)
   add_test(NAME runtime_${test}_plugin COMMAND runtime_${test})
   set_tests_properties(runtime_${test}_plugin PROPERTIES LABELS "unit;threads" TIMEOUT 600
@@ -58,7 +58,7 @@ endforeach()
 if(TARGET weft_opencl AND NOT WEFT_SANITIZE MATCHES "thread") # the driver is not built with it
   # PoCL's LLVM has a stack of its own for signals, and LeakSanitizer crashes at exit on thread-local memory of its threads
   # now and then; on the fake card the same tests look for leaks.
-  foreach(test device_table device_groups memory stream)
+  foreach(test device_table device_groups device_fusion memory stream)
     add_dependencies(runtime_${test} weft_opencl)
     foreach(memory shared buffer)
       add_test(NAME runtime_${test}_opencl_${memory} COMMAND runtime_${test})

@@ -85,7 +85,7 @@ WEFT_EXTERN_C_BEGIN
  * @param[in]  params    NULL: defaults
  * @param[out] out_fuser the fuser; the caller destroys it
  * @return WEFT_ERR_MISMATCH, on all ranks, if parameters differ; WEFT_ERR_INVALID_ARGUMENT;
- *         WEFT_ERR_UNSUPPORTED on an accelerator; else as weft_group_duplicate
+ *         else as weft_group_duplicate
  */
 WEFT_API weft_status_t weft_fuser_create(weft_group_t *group, const weft_fuser_params_t *params,
                                          weft_fuser_t **out_fuser);

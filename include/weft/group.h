@@ -110,11 +110,14 @@ WEFT_API weft_status_t weft_group_duplicate(weft_group_t *group, weft_group_t **
  * @param[in]  name      name of the group, printable characters, equal on all ranks
  * @param[in]  size      number of ranks
  * @param[in]  rank      this rank, 0 to size - 1
+ * @param[in]  params    of the context, such as its device; rank, world_size, address and hub are
+ *                       not read; NULL: defaults
  * @param[out] out_group the group; the caller destroys it
  * @return as weft_context_create: WEFT_ERR_TIMEOUT naming the missing ranks,
  *         WEFT_ERR_INVALID_ARGUMENT
  */
 WEFT_API weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
+                                               const weft_context_params_t *params,
                                                weft_group_t **out_group);
 /**
  * Creates a group of the ranks of a group that are left, after a rank has died (or been

@@ -177,8 +177,7 @@ static uint32_t collect(const weft_group_t *group, const wefti_batch_t *batch, s
     uint64_t total = 0;
     uint32_t count = 0;
     out_members[0] = (uint32_t)first;
-    if (group->size == 1 || group->context->device != NULL ||
-        !wefti_collective_has_one_count(kind->op)) {
+    if (group->size == 1 || !wefti_collective_has_one_count(kind->op)) {
         return 1;
     }
     uint32_t blocks = wefti_collective_is_vector(kind->op) ? 1 : group->size;

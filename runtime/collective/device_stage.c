@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/collective/fused.h"
 
 #define ALIGNMENT 64u
 
@@ -164,8 +165,53 @@ static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
     return WEFT_OK;
 }
 
+/* bytes from at on, to or from host; members of a batch that are one range are one copy. */
+static weft_status_t add_member(const weft_allocator_t *allocator, wefti_segments_t *segments,
+                                const uint8_t *at, uint8_t *host, size_t bytes)
+{
+    if (segments->count > 0) {
+        wefti_segment_t *last = &segments->list[segments->count - 1];
+        if (last->device + last->bytes == at && last->host + last->bytes == host) {
+            last->bytes += bytes;
+            return WEFT_OK;
+        }
+    }
+    return append(allocator, segments, (wefti_segment_t){(uint8_t *)(uintptr_t)at, host, bytes});
+}
+
+/* The host packs what it has of the members (call_fused.c). */
+static weft_status_t stage_members(wefti_device_call_t *place, wefti_call_t *call)
+{
+    const weft_allocator_t *allocator = call->group->context->allocator;
+    const uint32_t out_blocks = wefti_call_send_shape(call).blocks;
+    const uint32_t in_blocks = wefti_call_recv_shape(call).blocks;
+    const size_t block_bytes = (size_t)call->request.count * call->elem_bytes;
+    WEFT_RETURN_IF_ERROR(reserve(place, block_bytes * ((size_t)out_blocks + in_blocks)));
+    uint8_t *out = host_begin(place), *in = out + block_bytes * out_blocks;
+    for (uint32_t i = 0; i < call->fused->count; i++) {
+        wefti_fused_member_t *member = &call->fused->members[i];
+        const size_t bytes = (size_t)member->count * call->elem_bytes;
+        if (bytes * out_blocks > 0) {
+            WEFT_RETURN_IF_ERROR(
+                add_member(allocator, &place->outs, member->send, out, bytes * out_blocks));
+        }
+        if (bytes * in_blocks > 0) {
+            WEFT_RETURN_IF_ERROR(
+                add_member(allocator, &place->ins, member->recv, in, bytes * in_blocks));
+        }
+        member->send = out;
+        member->recv = in;
+        out += bytes * out_blocks;
+        in += bytes * in_blocks;
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *call)
 {
     place->outs.count = place->ins.count = 0;
+    if (call->fused != NULL) {
+        return stage_members(place, call);
+    }
     return call->pairs.count > 0 ? stage_pairs(place, call) : stage_collective(place, call);
 }

@@ -452,10 +452,12 @@ weft_status_t weft_group_create_ranks(weft_group_t *parent, const uint32_t *rank
 }
 
 weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t rank,
-                                      weft_group_t **out_group)
+                                      const weft_context_params_t *params, weft_group_t **out_group)
 {
     WEFT_CHECK_OUT(out_group);
     WEFT_CHECK_ARG(name);
+    weft_context_params_t own = WEFT_CONTEXT_PARAMS_INIT;
+    WEFT_RETURN_IF_ERROR(WEFTI_PARAMS_READ(params, &own));
     char address[NAME_BYTES + 48];
     size_t length = strnlen(name, NAME_BYTES + 1);
     if (length == 0 || length > NAME_BYTES) {
@@ -473,12 +475,12 @@ weft_status_t weft_group_create_named(const char *name, uint32_t size, uint32_t 
                            size);
     }
     snprintf(address, sizeof address, "unix:@weft-%u-group-%s", (unsigned)getuid(), name);
-    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    params.rank = (int32_t)rank;
-    params.world_size = (int32_t)size;
-    params.address = address;
+    own.rank = (int32_t)rank;
+    own.world_size = (int32_t)size;
+    own.address = address;
+    own.hub = NULL;
     weft_context_t *context = NULL;
-    weft_status_t status = weft_context_create(&params, &context);
+    weft_status_t status = weft_context_create(&own, &context);
     if (status < 0) {
         return wefti_error_prefix(status, "group \"%s\"", name);
     }

@@ -17,11 +17,6 @@ static weft_status_t check_params(weft_group_t *group, const weft_fuser_params_t
                                  "must be 0 (default) or at least %zu, one element: %llu",
                                  sizeof(double), (unsigned long long)params->bytes);
     }
-    if (group->context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "fuser: requires the CPU device, the context uses device \"%s\"",
-                           group->context->device->ops->name);
-    }
     return wefti_stream_check_context(params->stream, group->context);
 }
 

@@ -35,7 +35,7 @@ static weft_status_t progress(weft_fuser_t *fuser)
 {
     const weft_stream_t *stream = fuser->runner.stream;
     weft_status_t status = wefti_fuser_pump(fuser);
-    if (status == WEFT_OK && !stream->threaded && stream->queue == NULL) {
+    if (status == WEFT_OK && !stream->threaded) {
         wefti_streams_progress(fuser->context, NULL);
         status = wefti_fuser_pump(fuser); /* there may be room, or a frame, now */
     }

@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 
     printf("waiting for the other rank\n");
     fflush(stdout);
-    check(weft_group_create_named(name, 2, (uint32_t)atoi(argv[1]), &group));
+    check(weft_group_create_named(name, 2, (uint32_t)atoi(argv[1]), NULL, &group));
     weft_context_t *context = weft_group_context(group);
     check(weft_stream_create(context, NULL, &stream));
     check(

@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "support_cards.h"
 #include "support_ranks.h"
 
 #include "runtime/collective/fused.h"
@@ -362,38 +361,6 @@ static void test_differences(void **state)
     }
 }
 
-/* On a card the host does not touch the data: calls of a batch stay single, and fusers are refused.
- */
-static void run_on_card(rank_world_t *world)
-{
-    int32_t host[3], *device = NULL;
-    weft_fuser_t *fuser = NULL;
-    RANK_OK(weft_device_alloc(world->context, sizeof host, (void **)&device));
-    for (int32_t i = 0; i < 3; i++) {
-        host[i] = (int32_t)world->rank + i;
-    }
-    RANK_OK(weft_mem_copy(world->context, device, host, sizeof host));
-    RANK_OK(weft_batch_begin(world->group));
-    for (uint32_t i = 0; i < 3; i++) {
-        RANK_OK(weft_all_reduce(device + i, device + i, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
-                                world->group, NULL));
-    }
-    RANK_OK(weft_batch_end(world->group, NULL));
-    RANK_OK(weft_mem_copy(world->context, host, device, sizeof host));
-    for (int32_t i = 0; i < 3; i++) {
-        RANK_CHECK(host[i] ==
-                   (int32_t)(world->size * (world->size - 1) / 2) + i * (int32_t)world->size);
-    }
-    RANK_CHECK(weft_fuser_create(world->group, NULL, &fuser) == WEFT_ERR_UNSUPPORTED);
-    RANK_OK(weft_device_free(world->context, device));
-}
-
-static void test_cards(void **state)
-{
-    (void)state;
-    support_card_threads(2, run_on_card, NULL);
-}
-
 /* ---- allocations that fail when a batch is submitted ---- */
 
 typedef struct half {
@@ -464,13 +431,9 @@ static void test_allocations_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits_as_alone),
-        cmocka_unit_test(test_checked_results),
-        cmocka_unit_test(test_other_links),
-        cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_wrong_arguments),
-        cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_same_bits_as_alone), cmocka_unit_test(test_checked_results),
+        cmocka_unit_test(test_other_links),        cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_wrong_arguments),    cmocka_unit_test(test_differences),
         cmocka_unit_test(test_allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

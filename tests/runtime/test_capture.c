@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support_cards.h"
 #include "support_ranks.h"
 
 #include "runtime/capture/capture.h"
@@ -750,66 +749,6 @@ static void test_leaving_in_the_middle(void **state)
     support_rank_threads(2, leave_in_the_middle, NULL);
 }
 
-/* ---- a card ---- */
-
-static void on_cards(rank_world_t *world)
-{
-    enum { COUNT = 64, TENSORS = 5 };
-    weft_capture_params_t params = WEFT_CAPTURE_PARAMS_INIT;
-    weft_stream_params_t stream_params = WEFT_STREAM_PARAMS_INIT;
-    stream_params.name = "user";
-    weft_capture_info_t info = WEFT_CAPTURE_INFO_INIT;
-    weft_capture_t *capture = NULL;
-    weft_stream_t *stream = NULL;
-    void *tensors[TENSORS];
-    int32_t host[COUNT];
-    params.bucket = "one";
-    RANK_OK(weft_stream_create(world->context, &stream_params, &stream));
-    RANK_OK(weft_capture_begin(world->group, &params));
-    for (uint32_t t = 0; t < TENSORS; t++) {
-        RANK_OK(weft_device_alloc(world->context, sizeof host, &tensors[t]));
-        RANK_OK(weft_all_reduce(tensors[t], tensors[t], COUNT, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM,
-                                world->group, NULL));
-    }
-    RANK_OK(weft_capture_end(world->group, &capture));
-    RANK_OK(weft_capture_get_info(capture, &info));
-    RANK_CHECK(info.bucket_count == 1);
-    for (uint32_t n = 0; n < 3; n++) {
-        for (uint32_t t = 0; t < TENSORS; t++) {
-            for (int32_t i = 0; i < COUNT; i++) {
-                host[i] = (int32_t)(world->rank + 1) * (i + (int32_t)t);
-            }
-            RANK_OK(weft_mem_copy(world->context, tensors[t], host, sizeof host));
-        }
-        if (n == 2) {
-            for (uint32_t t = 0; t < TENSORS; t++) {
-                RANK_OK(weft_capture_ready(capture, t, stream));
-            }
-            RANK_OK(weft_capture_wait_all(capture));
-        } else {
-            RANK_OK(weft_capture_launch(capture, n == 0 ? NULL : stream));
-            RANK_OK(weft_stream_synchronize(stream));
-        }
-        for (uint32_t t = 0; t < TENSORS; t++) {
-            RANK_OK(weft_mem_copy(world->context, host, tensors[t], sizeof host));
-            for (int32_t i = 0; i < COUNT; i++) {
-                RANK_CHECK(host[i] == 3 * (i + (int32_t)t));
-            }
-        }
-    }
-    weft_capture_destroy(capture);
-    weft_stream_destroy(stream);
-    for (uint32_t t = 0; t < TENSORS; t++) {
-        RANK_OK(weft_device_free(world->context, tensors[t]));
-    }
-}
-
-static void test_cards(void **state)
-{
-    (void)state;
-    support_card_threads(2, on_cards, NULL);
-}
-
 /* ---- no memory ---- */
 
 /* One rank of two, whose n-th allocation from the end of the capture on fails. */
@@ -951,7 +890,6 @@ int main(void)
         cmocka_unit_test(test_ranks_differ),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_leaving_in_the_middle),
-        cmocka_unit_test(test_cards),
         cmocka_unit_test(test_allocations_fail),
         cmocka_unit_test(test_begin_without_memory),
     };

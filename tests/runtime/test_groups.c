@@ -309,9 +309,9 @@ static void run_bad_arguments(rank_world_t *world)
     weft_group_t *g = world->group;
     RANK_CHECK(weft_group_create_ranks(g, twice, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_group_create_ranks(g, beyond, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_group_create_named("", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_group_create_named("a b", 1, 0, &group) == WEFT_ERR_INVALID_ARGUMENT);
-    RANK_CHECK(weft_group_create_named("a", 2, 2, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("", 1, 0, NULL, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("a b", 1, 0, NULL, &group) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(weft_group_create_named("a", 2, 2, NULL, &group) == WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(weft_all_reduce(NULL, x, 4, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, g, NULL) ==
                WEFT_ERR_INVALID_ARGUMENT);
     RANK_CHECK(strstr(weft_last_error(), "send") != NULL);
@@ -602,7 +602,7 @@ static void run_named(rank_world_t *world)
     weft_group_t *group = NULL;
     char name[64];
     snprintf(name, sizeof name, "test.%d", (int)getppid());
-    RANK_OK(weft_group_create_named(name, world->size, world->rank, &group));
+    RANK_OK(weft_group_create_named(name, world->size, world->rank, NULL, &group));
     RANK_CHECK(weft_group_context(group) != world->context);
     check_sum(group, NULL);
     check_sum(world->group, NULL);

@@ -500,8 +500,9 @@ static void call_group(const fixture_t *f)
           weft_group_create_ranks(f->group, any.sizes, 1, NULL));
     FAILS(weft_group_duplicate, group, weft_group_duplicate(NULL, &any.group));
     FAILS(weft_group_duplicate, out_group, weft_group_duplicate(f->group, NULL));
-    FAILS(weft_group_create_named, name, weft_group_create_named(NULL, 0, 0, &any.group));
-    FAILS(weft_group_create_named, out_group, weft_group_create_named("x", 0, 0, NULL));
+    FAILS(weft_group_create_named, name, weft_group_create_named(NULL, 0, 0, NULL, &any.group));
+    OPTIONAL(weft_group_create_named, params);
+    FAILS(weft_group_create_named, out_group, weft_group_create_named("x", 0, 0, NULL, NULL));
     FAILS(weft_group_shrink, group, weft_group_shrink(NULL, &any.group));
     FAILS(weft_group_shrink, out_group, weft_group_shrink(f->group, NULL));
     FAILS(weft_group_grow, group, weft_group_grow(NULL, &any.context_params, &any.group));

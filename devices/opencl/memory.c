@@ -85,8 +85,8 @@ static void release(const cl_device_t *device, const cl_block_t *block)
     if (block->memory != NULL) {
         clReleaseMemObject(block->memory);
     }
-    munmap(block->begin, block->bytes);
-    if (device->shared && !block->imported) {
+    munmap(block->begin, round_up(block->bytes));
+    if (device->shared && !block->imported && !block->foreign) {
         fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   (off_t)block->file_offset, (off_t)block->bytes);
     }
@@ -198,6 +198,13 @@ static bool give_unit_back(cl_device_t *device, const uint8_t *address)
     return false;
 }
 
+static void remove_block(cl_device_t *device, size_t at)
+{
+    release(device, &device->blocks[at]);
+    memmove(&device->blocks[at], &device->blocks[at + 1],
+            (--device->block_count - at) * sizeof *device->blocks);
+}
+
 /* ---- the table's functions ---- */
 
 weft_status_t cl_mem_alloc(weft_device_t *base, size_t bytes, void **out_address)
@@ -230,9 +237,7 @@ void cl_mem_free(weft_device_t *base, void *address)
     size_t at = find(device, address);
     if (!give_unit_back(device, address) && at < device->block_count &&
         device->blocks[at].begin == address) {
-        release(device, &device->blocks[at]);
-        memmove(&device->blocks[at], &device->blocks[at + 1],
-                (--device->block_count - at) * sizeof *device->blocks);
+        remove_block(device, at);
     }
     pthread_mutex_unlock(&device->lock);
 }
@@ -316,6 +321,96 @@ void cl_mem_unimport(weft_device_t *device, void *address)
     cl_mem_free(device, address);
 }
 
+/* ---- buffers as the driver knows them ---- */
+
+weft_status_t cl_mem_handle(weft_device_t *base, const void *address, void **out_handle,
+                            uint64_t *out_offset_bytes)
+{
+    cl_device_t *device = (cl_device_t *)base;
+    cl_place_t place;
+    weft_status_t status = cl_place_need(device, address, 1, "address", &place);
+    if (status == WEFT_OK) {
+        *out_handle = place.memory;
+        *out_offset_bytes = place.offset;
+    }
+    return status;
+}
+
+/* A buffer of the program gets addresses that only name its bytes. */
+static weft_status_t add_foreign(cl_device_t *device, cl_mem memory, size_t bytes,
+                                 uint8_t **out_begin)
+{
+    cl_block_t block = {.bytes = bytes, .memory = memory, .foreign = true, .wraps = 1};
+    void *begin =
+        mmap(NULL, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin == MAP_FAILED) {
+        return no_room(device, bytes);
+    }
+    block.begin = *out_begin = begin;
+    clRetainMemObject(memory);
+    weft_status_t status = insert(device, &block);
+    if (status < 0) {
+        release(device, &block);
+    }
+    return status;
+}
+
+weft_status_t cl_mem_wrap(weft_device_t *base, void *handle, uint64_t bytes, void **out_address)
+{
+    cl_device_t *device = (cl_device_t *)base;
+    cl_mem memory = handle;
+    cl_context context = NULL;
+    size_t size = 0, at = 0;
+    weft_status_t status = WEFT_OK;
+    uint8_t *begin = NULL;
+    if (clGetMemObjectInfo(memory, CL_MEM_CONTEXT, sizeof context, (void *)&context, NULL) !=
+            CL_SUCCESS ||
+        clGetMemObjectInfo(memory, CL_MEM_SIZE, sizeof size, &size, NULL) != CL_SUCCESS) {
+        return cl_fail(WEFT_ERR_INVALID_ARGUMENT, "device %s: %p is not a cl_mem", device->name,
+                       handle);
+    }
+    if (context != device->context) {
+        return cl_fail(WEFT_ERR_UNSUPPORTED,
+                       "device %s: the buffer belongs to another cl_context: make it in that of "
+                       "memory of the device (CL_MEM_CONTEXT)",
+                       device->name);
+    }
+    if (size < bytes) {
+        return cl_fail(WEFT_ERR_INVALID_ARGUMENT,
+                       "device %s: the buffer has %zu bytes: expected at least %llu", device->name,
+                       size, (unsigned long long)bytes);
+    }
+    pthread_mutex_lock(&device->lock);
+    while (at < device->block_count && device->blocks[at].memory != memory) {
+        at++;
+    }
+    if (at < device->block_count) {
+        device->blocks[at].wraps++;
+        begin = device->blocks[at].begin;
+    } else {
+        status = add_foreign(device, memory, size, &begin);
+    }
+    pthread_mutex_unlock(&device->lock);
+    if (status == WEFT_OK) {
+        *out_address = begin;
+    }
+    return status;
+}
+
+void cl_mem_unwrap(weft_device_t *base, void *address)
+{
+    cl_device_t *device = (cl_device_t *)base;
+    pthread_mutex_lock(&device->lock);
+    device->frees++;
+    size_t at = find(device, address);
+    if (at < device->block_count && device->blocks[at].begin == address &&
+        device->blocks[at].wraps > 0 && --device->blocks[at].wraps == 0 &&
+        device->blocks[at].foreign) {
+        remove_block(device, at);
+    }
+    pthread_mutex_unlock(&device->lock);
+}
+
 /* ---- places ---- */
 
 cl_place_t cl_place_of(cl_device_t *device, const void *address)
@@ -329,7 +424,7 @@ cl_place_t cl_place_of(cl_device_t *device, const void *address)
         place.memory = block->memory;
         place.offset = (size_t)(byte - block->begin);
         place.room = block->bytes - place.offset;
-        place.host = device->shared ? block->begin + place.offset : NULL;
+        place.host = device->shared && !block->foreign ? block->begin + place.offset : NULL;
     }
     pthread_mutex_unlock(&device->lock);
     return place;

@@ -30,6 +30,8 @@ typedef struct cl_block {
     cl_mem memory;
     uint64_t file_offset; /* shared: in the device's file; imported: unused */
     bool imported;
+    uint32_t wraps; /* calls of mem_wrap that gave its addresses */
+    bool foreign;   /* the program's buffer: gone after the last of them */
 } cl_block_t;
 
 /* Where an address lies. */
@@ -128,6 +130,10 @@ void cl_mem_free(weft_device_t *device, void *address);
 weft_status_t cl_mem_export(weft_device_t *device, void *address, uint8_t out_handle[64]);
 weft_status_t cl_mem_import(weft_device_t *device, const uint8_t handle[64], void **out_address);
 void cl_mem_unimport(weft_device_t *device, void *address);
+weft_status_t cl_mem_handle(weft_device_t *device, const void *address, void **out_handle,
+                            uint64_t *out_offset_bytes);
+weft_status_t cl_mem_wrap(weft_device_t *device, void *handle, uint64_t bytes, void **out_address);
+void cl_mem_unwrap(weft_device_t *device, void *address);
 /* Host memory has room 0. */
 cl_place_t cl_place_of(cl_device_t *device, const void *address);
 /* The same for memory of the device with at least bytes after address; what: for the message. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define DEVICES 64u
+#define DLPACK_OPENCL 4
 #define GROUP_ITEMS 64u /* work items of a group: every device can */
 
 static const weft_device_host_t *host;
@@ -252,7 +253,11 @@ static const weft_device_ops_t functions = {.abi_version = WEFT_DEVICE_ABI_VERSI
                                             .flush = cl_flush,
                                             .query = cl_query,
                                             .cancel = cl_cancel,
-                                            .kernels = cl_kernels};
+                                            .kernels = cl_kernels,
+                                            .mem_handle = cl_mem_handle,
+                                            .mem_wrap = cl_mem_wrap,
+                                            .mem_unwrap = cl_mem_unwrap,
+                                            .dlpack_type = DLPACK_OPENCL};
 
 static void close_device(weft_device_t *base)
 {
@@ -310,6 +315,7 @@ static weft_status_t open_device(uint32_t index, weft_device_t **out_device)
     device->ops = functions;
     device->ops.caps = caps_of(id);
     device->ops.kernel_count = cl_kernel_count;
+    device->ops.dlpack_index = (int32_t)index;
     device->ops.name = device->name;
     device->base.ops = &device->ops;
     device->id = id;

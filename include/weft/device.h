@@ -17,8 +17,8 @@
 #include <weft/registry.h>
 
 /** Version of weft_device_ops_t and weft_device_plugin_t. Version 2 added weft_reduce_t.divisor,
- * version 3 plugins and weft_device_ops_t.kernels. */
-#define WEFT_DEVICE_ABI_VERSION 3u
+ * version 3 plugins and weft_device_ops_t.kernels, version 4 handles of the driver. */
+#define WEFT_DEVICE_ABI_VERSION 4u
 
 /** Capabilities of a device: WEFT_DEVICE_ bits. */
 typedef uint32_t weft_device_caps_t;
@@ -99,6 +99,20 @@ typedef struct weft_device_ops {
      */
     const weft_kernel_t *kernels;
     size_t kernel_count; /**< length of kernels */
+    /** The driver's own name of memory at address, which lies offset_bytes behind it. Equivalent to:
+     * the address itself, 0. */
+    weft_status_t (*mem_handle)(weft_device_t *device, const void *address, void **out_handle,
+                                uint64_t *out_offset_bytes);
+    /**
+     * Gives addresses to memory of the driver that the program has made, or finds those that its
+     * first bytes have. It stays until it is unwrapped as often. Equivalent to: the handle itself.
+     */
+    weft_status_t (*mem_wrap)(weft_device_t *device, void *handle, uint64_t bytes,
+                              void **out_address);
+    /** Gives addresses of mem_wrap back. */
+    void (*mem_unwrap)(weft_device_t *device, void *address);
+    int32_t dlpack_type;  /**< DLPack's DLDeviceType for handles: 2 CUDA, 4 OpenCL */
+    int32_t dlpack_index; /**< DLPack's device_id */
 } weft_device_ops_t;
 
 /** Base of every device: member 0 of the implementation's own struct. */

@@ -46,6 +46,17 @@ typedef struct weft_mem_info {
 /** Initial value of weft_mem_info_t. */
 #define WEFT_MEM_INFO_INIT WEFT_STRUCT_INIT(weft_mem_info_t, WEFT_MEM_KIND_OTHER, 0, 0, 0)
 
+/** The driver's name of memory, as DLPack passes it on. */
+typedef struct weft_mem_handle {
+    size_t struct_size;    /**< size of this struct */
+    void *handle;          /**< OpenCL: the cl_mem; CUDA, CPU: the address */
+    uint64_t offset_bytes; /**< of the address behind handle */
+    int32_t dlpack_type;   /**< DLPack's DLDeviceType: 1 CPU, 2 CUDA, 4 OpenCL */
+    int32_t dlpack_index;  /**< DLPack's device_id */
+} weft_mem_handle_t;
+/** Initial value of weft_mem_handle_t. */
+#define WEFT_MEM_HANDLE_INIT WEFT_STRUCT_INIT(weft_mem_handle_t, 0, 0, 0, 0)
+
 WEFT_EXTERN_C_BEGIN
 /**
  * Allocates zeroed memory of the context's device for this rank, aligned to at least 64 bytes. Not
@@ -120,6 +131,37 @@ WEFT_API weft_status_t weft_mem_query(weft_context_t *context, const void *addre
                                       weft_mem_info_t *out_info);
 
 /**
+ * Finds the driver's name of memory of the context's device, for other libraries that use the same
+ * driver. Local; any thread.
+ * @param[in]  context    the context
+ * @param[in]  address    of weft_device_alloc, weft_mem_alloc or weft_mem_wrap, or inside
+ * @param[out] out_handle set struct_size before the call
+ * @return WEFT_ERR_INVALID_ARGUMENT if address is not memory of the device
+ */
+WEFT_API weft_status_t weft_mem_get_handle(weft_context_t *context, const void *address,
+                                           weft_mem_handle_t *out_handle);
+/**
+ * Gives addresses to memory of the driver that another library has made, without a copy. Local; any
+ * thread.
+ * @param[in]  context     the context
+ * @param[in]  handle      valid, of the kind of weft_mem_handle_t.handle; OpenCL: a cl_mem of the
+ *                         cl_context of the device, which memory of weft_device_alloc has
+ * @param[in]  bytes       that the program uses from its begin on, more than 0
+ * @param[out] out_address of its first byte; weft_mem_unwrap gives it back
+ * @return WEFT_ERR_INVALID_ARGUMENT if the memory is smaller, WEFT_ERR_UNSUPPORTED if it is another
+ *         context's, WEFT_ERR_NO_MEMORY
+ */
+WEFT_API weft_status_t weft_mem_wrap(weft_context_t *context, void *handle, uint64_t bytes,
+                                     void **out_address);
+/**
+ * Gives back addresses of weft_mem_wrap. No queued work may use them. Any thread.
+ * @param[in] context the context
+ * @param[in] address of weft_mem_wrap, once for each call; NULL: nothing happens
+ * @return errors of a context that ended
+ */
+WEFT_API weft_status_t weft_mem_unwrap(weft_context_t *context, void *address);
+
+/**
  * Allocates zeroed memory of the context's device that all ranks of the host access, at the same
  * offset on every rank, aligned to 4096 bytes. Collective over the world, blocking: all ranks ask
  * for the same sizes in the same order. An accelerator's memory is reserved at the first call for
@@ -148,9 +190,10 @@ WEFT_API weft_status_t weft_mem_free(weft_context_t *context, void *address);
  * Keeps the memory of weft_mem_alloc when the context goes: it stays at its address, readable and
  * writable by this rank, until the process ends. For programs that leave their world before they
  * are done with its memory. Not collective. madvise(MADV_REMOVE) then returns unused pages to the
- * system.
+ * system. On an accelerator: the memory of weft_device_alloc and weft_mem_wrap, and the device.
  * @param[in] context the context
- * @return WEFT_ERR_UNSUPPORTED on an accelerator, or if ranks are threads
+ * @return WEFT_ERR_UNSUPPORTED if ranks are threads, or on an accelerator that the program did not
+ *         open by its name
  */
 WEFT_API weft_status_t weft_mem_keep(weft_context_t *context);
 /**

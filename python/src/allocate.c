@@ -8,9 +8,11 @@
  * again once all have.
  */
 #include "python/src/array.h"
+#include "python/src/device_array.h"
 #include "python/src/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- giving back ---- */
 
@@ -50,13 +52,6 @@ static int reserve(wp_memories_t *memories)
 static int take(wp_context_t *context, size_t bytes, void **out_address)
 {
     weft_context_t *inner = context->context;
-    if (weft_context_device(inner) != NULL) { /* it would go with the device, arrays or not */
-        PyErr_Format(PyExc_NotImplementedError,
-                     "the context is on device %s: arrays of weft.empty and weft.zeros lie in host "
-                     "memory; pass arrays of NumPy",
-                     weft_context_device(inner)->ops->name);
-        return -1;
-    }
     weft_context_retain(inner);
     PyThreadState *thread = PyEval_SaveThread();
     weft_status_t status = weft_mem_alloc(inner, bytes, out_address);
@@ -218,14 +213,44 @@ static PyObject *as_numpy(wp_state_t *state, wp_memory_t *memory)
     return array;
 }
 
+/* Whether name, which may be left out, is that of the context's device: "cpu", "opencl:0", or
+ * "opencl", one of that plugin's. */
+static int check_device(wp_context_t *context, PyObject *name)
+{
+    if (name == NULL || name == Py_None) {
+        return 0;
+    }
+    const weft_device_t *device = weft_context_device(context->context);
+    const char *own = device != NULL ? device->ops->name : "cpu";
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    if (text == NULL) {
+        PyErr_Format(PyExc_TypeError, "device must be a string, not %R", (PyObject *)Py_TYPE(name));
+        return -1;
+    }
+    size_t length = strlen(text);
+    if (strncmp(own, text, length) == 0 && (own[length] == '\0' || own[length] == ':')) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "device: %R, the context is on '%s'", name, own);
+    return -1;
+}
+
+static PyObject *empty_on_device(wp_context_t *context, weft_dtype_t dtype, uint32_t rank,
+                                 const int64_t *dims)
+{
+    wp_array_t array = {.dtype = dtype, .rank = rank};
+    memcpy(array.dims, dims, rank * sizeof *dims);
+    return wp_device_array_make(context, &array) < 0 ? NULL : array.object;
+}
+
 static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count,
                        PyObject *keywords)
 {
-    static const char *const names[] = {"shape", "dtype", "context", NULL};
+    static const char *const names[] = {"shape", "dtype", "context", "device", NULL};
     wp_state_t *state = wp_state_of(module);
     wp_context_t *context;
     wp_memory_t *memory;
-    PyObject *places[3], *result;
+    PyObject *places[4], *result;
     int64_t dims[WP_MAX_DIMS];
     uint32_t rank = 0;
     weft_dtype_t dtype;
@@ -233,12 +258,16 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
         wp_dtype(state, places[1], &dtype) < 0 || shape_of(places[0], dtype, &rank, dims) < 0) {
         return NULL;
     }
-    bool tensor = is_torch_dtype(state, places[1]), array = !tensor && wp_numpy_import(state);
-    if (array && wp_numpy_dtype(state, dtype) == NULL) {
+    context = wp_context_of(state, places[2]);
+    if (context == NULL || wp_context_open(context) == NULL ||
+        check_device(context, places[3]) < 0) {
         return NULL;
     }
-    context = wp_context_of(state, places[2]);
-    if (context == NULL || wp_memories_of(context) == NULL) {
+    if (weft_context_device(context->context) != NULL) {
+        return empty_on_device(context, dtype, rank, dims);
+    }
+    bool tensor = is_torch_dtype(state, places[1]), array = !tensor && wp_numpy_import(state);
+    if ((array && wp_numpy_dtype(state, dtype) == NULL) || wp_memories_of(context) == NULL) {
         return NULL;
     }
     Py_INCREF((PyObject *)context);
@@ -262,17 +291,21 @@ static PyObject *empty(PyObject *module, PyObject *const *args, Py_ssize_t count
     "ranks ask for\n"                                                                              \
     "the same number of bytes. dtype may be a name, a numpy type, or torch's, which makes it a "   \
     "tensor. Without\n"                                                                            \
-    "numpy it is a memoryview. The memory is taken back when all ranks have dropped their "        \
+    "numpy it is a memoryview. If the context is on a device it is a DeviceArray, and the call "   \
+    "is "                                                                                          \
+    "not collective;\n"                                                                            \
+    "device, if given, must name that device. The memory is taken back when all ranks have "       \
+    "dropped their "                                                                               \
     "arrays, at the next\n"                                                                        \
     "empty or zeros; it stays valid after finalize. A forked child must not touch it.\n"           \
     "Raises TypeError, ValueError, WeftMismatchError, WeftNoMemoryError, WeftStateError."
 
 static PyMethodDef functions[] = {
     {"empty", (PyCFunction)(void (*)(void))empty, METH_FASTCALL | METH_KEYWORDS,
-     "empty($module, shape, dtype='float32', context=None)\n--\n\n" ARRAY_DOC},
+     "empty($module, shape, dtype='float32', context=None, *, device=None)\n--\n\n" ARRAY_DOC},
     /* weft_mem_alloc gives zeroed memory */
     {"zeros", (PyCFunction)(void (*)(void))empty, METH_FASTCALL | METH_KEYWORDS,
-     "zeros($module, shape, dtype='float32', context=None)\n--\n\n" ARRAY_DOC},
+     "zeros($module, shape, dtype='float32', context=None, *, device=None)\n--\n\n" ARRAY_DOC},
     {NULL, NULL, 0, NULL},
 };
 

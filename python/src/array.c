@@ -7,6 +7,7 @@
  * so sys.modules tells.
  */
 #include "python/src/array.h"
+#include "python/src/device_array.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -355,6 +356,9 @@ static int look(wp_state_t *state, PyObject *object, const char *argument, wp_ar
     }
     if (wp_numpy_find(state) && PyType_IsSubtype(type, (PyTypeObject *)state->numpy.array_type)) {
         return from_numpy(object, argument, flags, out);
+    }
+    if (type == state->device_array_type) {
+        return wp_array_from_device(object, argument, flags, out);
     }
     if (PyObject_CheckBuffer(object)) {
         return from_buffer(object, argument, flags, out);

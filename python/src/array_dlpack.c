@@ -4,44 +4,24 @@
  * long as the memory is in use, and never marked as consumed: its own destructor gives the struct
  * back.
  */
-#include "python/src/array.h"
+#include "python/src/dlpack.h"
 
-#define DLPACK_CPU 1        /* device types */
-#define DLPACK_CUDA_HOST 3  /* pinned */
-#define DLPACK_READ_ONLY 1u /* flags of a versioned struct */
+#define CUDA_HOST 3 /* a device type: pinned */
 
-typedef struct dlpack_tensor {
-    void *data;
-    int32_t device_type, device_id;
-    int32_t rank;
+/* code, bits, type; codes are int, uint, float, -, bfloat, -, bool */
+static const struct {
     uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *dims, *strides; /* strides: NULL when it is contiguous */
-    uint64_t byte_offset;
-} dlpack_tensor_t;
+    weft_dtype_t dtype;
+} types[] = {
+    {0, 8, WEFT_DTYPE_I8},   {0, 16, WEFT_DTYPE_I16}, {0, 32, WEFT_DTYPE_I32},
+    {0, 64, WEFT_DTYPE_I64}, {1, 8, WEFT_DTYPE_U8},   {1, 16, WEFT_DTYPE_U16},
+    {1, 32, WEFT_DTYPE_U32}, {1, 64, WEFT_DTYPE_U64}, {2, 16, WEFT_DTYPE_F16},
+    {2, 32, WEFT_DTYPE_F32}, {2, 64, WEFT_DTYPE_F64}, {4, 16, WEFT_DTYPE_BF16},
+    {6, 8, WEFT_DTYPE_BOOL},
+};
 
-/* "dltensor": the tensor comes first. "dltensor_versioned": after these. */
-typedef struct dlpack_versioned {
-    uint32_t major, minor;
-    void *manager;
-    void (*deleter)(struct dlpack_versioned *self);
-    uint64_t flags;
-    dlpack_tensor_t tensor;
-} dlpack_versioned_t;
-
-static weft_dtype_t dtype_of(const dlpack_tensor_t *tensor)
+static weft_dtype_t dtype_of(const wp_dlpack_tensor_t *tensor)
 {
-    /* code, bits, type; codes are int, uint, float, -, bfloat, -, bool */
-    static const struct {
-        uint8_t code, bits;
-        weft_dtype_t dtype;
-    } types[] = {
-        {0, 8, WEFT_DTYPE_I8},   {0, 16, WEFT_DTYPE_I16}, {0, 32, WEFT_DTYPE_I32},
-        {0, 64, WEFT_DTYPE_I64}, {1, 8, WEFT_DTYPE_U8},   {1, 16, WEFT_DTYPE_U16},
-        {1, 32, WEFT_DTYPE_U32}, {1, 64, WEFT_DTYPE_U64}, {2, 16, WEFT_DTYPE_F16},
-        {2, 32, WEFT_DTYPE_F32}, {2, 64, WEFT_DTYPE_F64}, {4, 16, WEFT_DTYPE_BF16},
-        {6, 8, WEFT_DTYPE_BOOL},
-    };
     for (size_t i = 0; tensor->lanes == 1 && i < sizeof types / sizeof types[0]; i++) {
         if (types[i].code == tensor->code && types[i].bits == tensor->bits) {
             return types[i].dtype;
@@ -50,25 +30,34 @@ static weft_dtype_t dtype_of(const dlpack_tensor_t *tensor)
     return WEFT_DTYPE_NONE;
 }
 
-/* The struct of a capsule, whether it may be written; NULL with an exception. */
-static const dlpack_tensor_t *tensor_of(PyObject *capsule, bool *out_writable)
+void wp_dlpack_set_dtype(wp_dlpack_tensor_t *tensor, weft_dtype_t dtype)
+{
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (types[i].dtype == dtype) {
+            tensor->code = types[i].code;
+            tensor->bits = types[i].bits;
+            tensor->lanes = 1;
+        }
+    }
+}
+
+const wp_dlpack_tensor_t *wp_dlpack_tensor_of(PyObject *capsule, bool *out_writable)
 {
     *out_writable = true;
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        const dlpack_versioned_t *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        const wp_dlpack_versioned_t *versioned =
+            PyCapsule_GetPointer(capsule, "dltensor_versioned");
         if (versioned == NULL || versioned->major != 1) {
             PyErr_SetString(PyExc_BufferError, "unsupported DLPack version");
             return NULL;
         }
-        *out_writable = (versioned->flags & DLPACK_READ_ONLY) == 0;
+        *out_writable = (versioned->flags & WP_DLPACK_READ_ONLY) == 0;
         return &versioned->tensor;
     }
     return PyCapsule_GetPointer(capsule, "dltensor");
 }
 
-/* obj.__dlpack__(max_version=(1, 0)), which tells whether it is read-only; without where it is
- * older. */
-static PyObject *export_of(PyObject *object)
+PyObject *wp_dlpack_export_of(PyObject *object)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     PyObject *none = PyTuple_New(0), *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
@@ -86,26 +75,33 @@ static PyObject *export_of(PyObject *object)
     return capsule;
 }
 
-static int check_device(PyObject *object, const char *argument)
+long wp_dlpack_device_of(PyObject *object)
 {
     PyObject *device = PyObject_CallMethod(object, "__dlpack_device__", NULL);
     PyObject *type = device != NULL ? PySequence_GetItem(device, 0) : NULL;
     long code = type != NULL ? PyLong_AsLong(type) : -1;
     Py_XDECREF(type);
     Py_XDECREF(device);
+    return PyErr_Occurred() != NULL ? -1 : code;
+}
+
+static int check_device(PyObject *object, const char *argument)
+{
+    long code = wp_dlpack_device_of(object);
     if (PyErr_Occurred() != NULL) {
         return -1;
     }
-    if (code != DLPACK_CPU && code != DLPACK_CUDA_HOST) {
+    if (code != WP_DLPACK_CPU && code != CUDA_HOST) {
         PyErr_Format(PyExc_ValueError,
-                     "%s is on a device (DLPack device type %ld): host memory is required",
+                     "%s is on a device (DLPack device type %ld): host memory is required, or what "
+                     "weft.from_dlpack makes of it",
                      argument, code);
         return -1;
     }
     return 0;
 }
 
-static bool contiguous(const dlpack_tensor_t *tensor)
+static bool contiguous(const wp_dlpack_tensor_t *tensor)
 {
     int64_t expected = 1;
     for (int32_t i = 0; i < tensor->rank; i++) {
@@ -122,8 +118,8 @@ static bool contiguous(const dlpack_tensor_t *tensor)
     return true;
 }
 
-static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argument,
-                wp_array_flags_t flags, wp_array_t *out)
+int wp_dlpack_fill(const wp_dlpack_tensor_t *tensor, bool writable, const char *argument,
+                   wp_array_flags_t flags, wp_array_t *out)
 {
     out->dtype = dtype_of(tensor);
     if (out->dtype == WEFT_DTYPE_NONE) {
@@ -162,15 +158,15 @@ static int fill(const dlpack_tensor_t *tensor, bool writable, const char *argume
 int wp_array_from_dlpack(PyObject *object, const char *argument, wp_array_flags_t flags,
                          wp_array_t *out)
 {
-    const dlpack_tensor_t *tensor;
+    const wp_dlpack_tensor_t *tensor;
     PyObject *capsule;
     bool writable;
     if (check_device(object, argument) < 0) {
         return -1;
     }
-    capsule = export_of(object);
-    tensor = capsule != NULL ? tensor_of(capsule, &writable) : NULL;
-    if (tensor == NULL || fill(tensor, writable, argument, flags, out) < 0) {
+    capsule = wp_dlpack_export_of(object);
+    tensor = capsule != NULL ? wp_dlpack_tensor_of(capsule, &writable) : NULL;
+    if (tensor == NULL || wp_dlpack_fill(tensor, writable, argument, flags, out) < 0) {
         Py_XDECREF(capsule);
         return -1;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators whose result has the shape of what a rank gives; and what all operators share. */
 #include "python/src/collectives.h"
+#include "python/src/device_array.h"
 
 #include <string.h>
 
@@ -71,6 +72,19 @@ PyObject *wp_call_fail(wp_call_t *call)
     return NULL;
 }
 
+int wp_call_array(wp_state_t *state, const wp_call_t *call, PyObject *object, const char *argument,
+                  wp_array_flags_t flags, wp_array_t *out)
+{
+    if (wp_array_get(state, object, argument, flags | WP_PACK | WP_DEVICE, out) < 0) {
+        return -1;
+    }
+    if (wp_device_array_check(out, argument, call->group) < 0) {
+        wp_array_release(out);
+        return -1;
+    }
+    return 0;
+}
+
 int wp_call_reduction(wp_call_t *call, PyObject *op)
 {
     if (wp_reduction(op, &call->reduction) < 0) {
@@ -90,7 +104,7 @@ static const char *shape_text(wp_state_t *state, const wp_array_t *array, char *
 {
     wp_array_t shaped;
     if (array->object == NULL ||
-        wp_array_get(state, array->object, "", WP_SHAPE | WP_PACK, &shaped) < 0) {
+        wp_array_get(state, array->object, "", WP_SHAPE | WP_PACK | WP_DEVICE, &shaped) < 0) {
         PyErr_Clear();
         return "?";
     }
@@ -126,7 +140,7 @@ int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t r
         if (wp_array_new(state, &call->send, rank, dims, &call->recv) < 0) {
             return -1;
         }
-    } else if (wp_array_get(state, out, "out", WP_WRITE | WP_PACK, &call->recv) < 0 ||
+    } else if (wp_call_array(state, call, out, "out", WP_WRITE, &call->recv) < 0 ||
                check_out(state, call, count) < 0) {
         return -1;
     }
@@ -164,8 +178,8 @@ static PyObject *all_reduce_(PyObject *module, PyObject *const *args, Py_ssize_t
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_WRITE | WP_SHAPE | WP_PACK,
-                     &call.send) < 0 ||
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_WRITE | WP_SHAPE, &call.send) <
+            0 ||
         wp_call_reduction(&call, places[1]) < 0) {
         return wp_call_fail(&call);
     }
@@ -186,7 +200,7 @@ static PyObject *all_reduce(PyObject *module, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_REDUCE, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         wp_call_result(options.state, &call, places[3], 0, NULL, call.send.count) < 0 ||
         wp_call_overlap(&call, call.send.count, call.send.count, 0) < 0) {
@@ -212,7 +226,7 @@ static PyObject *broadcast(PyObject *module, PyObject *const *args, Py_ssize_t c
         return wp_call_fail(&call);
     }
     wp_array_flags_t flags = options.group->rank == call.root ? WP_READ : WP_WRITE;
-    if (wp_array_get(options.state, places[0], "tensor", flags | WP_SHAPE | WP_PACK, &call.send) <
+    if (wp_call_array(options.state, &call, places[0], "tensor", flags | WP_SHAPE, &call.send) <
         0) {
         return wp_call_fail(&call);
     }
@@ -238,7 +252,7 @@ static PyObject *reduce(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root;
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[2]) < 0) {
         return wp_call_fail(&call);
     }
@@ -273,8 +287,8 @@ static PyObject *send_or_recv(PyObject *module, PyObject *const *args, Py_ssize_
         return wp_call_fail(&call);
     }
     wp_array_t *array = sends ? &call.send : &call.recv;
-    if (wp_array_get(options.state, places[0], "tensor", (sends ? WP_READ : WP_WRITE) | WP_PACK,
-                     array) < 0) {
+    if (wp_call_array(options.state, &call, places[0], "tensor", (sends ? WP_READ : WP_WRITE),
+                      array) < 0) {
         return wp_call_fail(&call);
     }
     call.send.dtype = array->dtype;

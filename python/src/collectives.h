@@ -41,6 +41,10 @@ void wp_call_begin(wp_call_t *call, weft_collective_t op, const wp_options_t *op
 PyObject *wp_call_end(wp_call_t *call, const wp_options_t *options);
 /* The exception that is set is told to the other ranks: wp_call_refuse. */
 PyObject *wp_call_fail(wp_call_t *call);
+/* wp_array_get for an argument of call: packed where it has strides, also on the device of its
+ * context. */
+int wp_call_array(wp_state_t *state, const wp_call_t *call, PyObject *object, const char *argument,
+                  wp_array_flags_t flags, wp_array_t *out);
 /* The reduction, and that dtype has it: after call->send is there. */
 int wp_call_reduction(wp_call_t *call, PyObject *op);
 

@@ -116,7 +116,7 @@ static PyObject *all_gather(PyObject *module, PyObject *const *args, Py_ssize_t 
     bool out = places[2] != NULL && places[2] != Py_None;
     uint32_t size = options.group->size;
     wp_call_begin(&call, WEFT_COLLECTIVE_ALL_GATHER, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0) {
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }
     bool now = !options.async && options.stream == NULL && !wp_group_notes(options.group);
@@ -153,8 +153,8 @@ static PyObject *gather(PyObject *module, PyObject *const *args, Py_ssize_t coun
         return wp_call_fail(&call);
     }
     bool root = options.group->rank == call.root, out = places[3] != NULL && places[3] != Py_None;
-    if (wp_array_get(options.state, places[0], "tensor",
-                     (root && !out ? WP_SHAPE : WP_READ) | WP_PACK, &call.send) < 0) {
+    if (wp_call_array(options.state, &call, places[0], "tensor",
+                      (root && !out ? WP_SHAPE : WP_READ), &call.send) < 0) {
         return wp_call_fail(&call);
     }
     call.count = call.send.count;

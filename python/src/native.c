@@ -8,6 +8,7 @@
  *   _memory(array, ..)         address, elements and type, and what keeps them
  *   _keep(group, list)         what calls on a group that is captured use goes into list
  */
+#include "python/src/device_array.h"
 #include "python/src/stream.h"
 
 #include <stddef.h>
@@ -246,10 +247,19 @@ static PyObject *memory(PyObject *module, PyObject *args)
     const char *argument;
     int writes = 0;
     wp_array_t *array;
-    PyObject *object, *kept;
-    if (!PyArg_ParseTuple(args, "Osp:_memory", &object, &argument, &writes) ||
-        (kept = keeper(wp_state_of(module), object, argument, writes ? WP_WRITE : WP_READ,
-                       &array)) == NULL) {
+    PyObject *object, *group = NULL, *kept;
+    if (!PyArg_ParseTuple(args, "Osp|O:_memory", &object, &argument, &writes, &group)) {
+        return NULL;
+    }
+    wp_state_t *state = wp_state_of(module);
+    wp_group_t *used = group != NULL ? wp_group_of(state, group) : NULL;
+    wp_array_flags_t flags = (writes ? WP_WRITE : WP_READ) | (used != NULL ? WP_DEVICE : 0);
+    if ((group != NULL && used == NULL) ||
+        (kept = keeper(state, object, argument, flags, &array)) == NULL) {
+        return NULL;
+    }
+    if (used != NULL && wp_device_array_check(array, argument, used) < 0) {
+        Py_DECREF(kept);
         return NULL;
     }
     return Py_BuildValue("KKiN", (unsigned long long)(uintptr_t)array->data,

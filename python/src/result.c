@@ -4,6 +4,7 @@
  * array where numpy can be imported, otherwise a memoryview.
  */
 #include "python/src/array.h"
+#include "python/src/device_array.h"
 #include "python/src/memory.h"
 
 #include <string.h>
@@ -155,6 +156,9 @@ int wp_array_new(wp_state_t *state, const wp_array_t *like, uint32_t rank, const
     out->count = same ? like->count : 1;
     for (uint32_t i = 0; !same && i < rank; i++) {
         out->count *= (uint64_t)dims[i];
+    }
+    if (like->kind == WP_ON_DEVICE) {
+        return wp_device_array_make(wp_device_array_context(like->object), out);
     }
     if (like->kind == WP_TORCH) {
         return new_torch(state, like, alike, out);

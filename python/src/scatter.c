@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators that cut rows into blocks, one for each rank: reduce_scatter, scatter, all_to_all. */
 #include "python/src/collectives.h"
+#include "python/src/device_array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,15 @@ static int pad(wp_state_t *state, wp_call_t *call, uint32_t size)
     padded.rank = call->send.rank;
     size_t bytes = weft_dtype_size_bytes(call->send.dtype), used = (size_t)call->send.count * bytes;
     const void *from = call->send.data;
+    if (padded.kind == WP_ON_DEVICE) { /* zeroed */
+        if (wp_device_copy(wp_device_array_context(padded.object), padded.data, from, used) < 0) {
+            wp_array_release(&padded);
+            return -1;
+        }
+        wp_array_release(&call->send);
+        call->send = padded;
+        return 0;
+    }
     PyThreadState *thread = PyEval_SaveThread();
     if (padded.count > 0) {
         if (used > 0) {
@@ -90,7 +100,7 @@ static PyObject *reduce_scatter(PyObject *module, PyObject *const *args, Py_ssiz
     uint32_t size = options.group->size;
     int64_t rows;
     wp_call_begin(&call, WEFT_COLLECTIVE_REDUCE_SCATTER, &options);
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
         wp_call_reduction(&call, places[1]) < 0 ||
         (pads && call.send.rank > 0 && pad(options.state, &call, size) < 0) ||
         block_rows("reduce_scatter", &call.send, size, ": pad=True pads it with zeros", &rows) <
@@ -146,7 +156,7 @@ static int scatter_into(wp_state_t *state, wp_call_t *call, PyObject *out)
 {
     wp_group_t *group = call->group;
     bool root = group->rank == call->root;
-    if (wp_array_get(state, out, "out", WP_WRITE | WP_PACK, &call->recv) < 0) {
+    if (wp_call_array(state, call, out, "out", WP_WRITE, &call->recv) < 0) {
         return -1;
     }
     call->count = call->recv.count;
@@ -187,7 +197,7 @@ static PyObject *scatter(PyObject *module, PyObject *const *args, Py_ssize_t cou
         return wp_call_fail(&call);
     }
     if (options.group->rank == call.root &&
-        (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0 ||
+        (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0 ||
          block_rows("scatter", &call.send, options.group->size, "", &rows) < 0)) {
         return wp_call_fail(&call);
     }
@@ -314,7 +324,7 @@ static PyObject *all_to_all(PyObject *module, PyObject *const *args, Py_ssize_t 
                         "in a batch or capture, send_counts requires recv_counts");
         return wp_call_fail(&call);
     }
-    if (wp_array_get(options.state, places[0], "tensor", WP_SHAPE | WP_PACK, &call.send) < 0) {
+    if (wp_call_array(options.state, &call, places[0], "tensor", WP_SHAPE, &call.send) < 0) {
         return wp_call_fail(&call);
     }
     if (given(places[3])) {

@@ -94,7 +94,8 @@ static void leave_context(wp_holder_t *holder)
     wp_session_t *self = (wp_session_t *)(void *)((char *)holder - offsetof(wp_session_t, holder));
     self->closed = true;
     /* The world is to be left, so the session goes; its inputs' memory stays for arrays over it. */
-    self->views_stay = self->views > 0 && weft_mem_keep(self->context->context) == WEFT_OK;
+    self->views_stay = self->views > 0 && weft_context_device(self->context->context) == NULL &&
+                       weft_mem_keep(self->context->context) == WEFT_OK;
     let_go(self);
 }
 

@@ -59,7 +59,7 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[16]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *session_type, *tensors_type, *view_type, *handle_type;
+        *plan_type, *session_type, *tensors_type, *view_type, *handle_type, *device_array_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;      /* its world; owned */
@@ -96,6 +96,7 @@ int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_native_init(PyObject *module, wp_state_t *state);
+int wp_device_array_init(PyObject *module, wp_state_t *state);
 int wp_torch_operators_init(PyObject *module, wp_state_t *state);
 int wp_torch_now_init(PyObject *module, wp_state_t *state);
 
@@ -145,7 +146,7 @@ int wp_index(PyObject *object, const char *argument, uint32_t most, uint32_t *ou
 wp_group_t *wp_group_of(wp_state_t *state, PyObject *object);
 
 /* ---- array.c, result.c ---- */
-typedef enum wp_kind { WP_BUFFER = 0, WP_NUMPY, WP_TORCH, WP_DLPACK } wp_kind_t;
+typedef enum wp_kind { WP_BUFFER = 0, WP_NUMPY, WP_TORCH, WP_DLPACK, WP_ON_DEVICE } wp_kind_t;
 
 typedef struct wp_packing wp_packing_t; /* pack.c */
 
@@ -164,12 +165,13 @@ typedef struct wp_array {
 
 typedef uint32_t wp_array_flags_t;
 #define WP_READ 0u
-#define WP_WRITE (1u << 0) /* read-only memory is an error */
-#define WP_PACK (1u << 2)  /* memory that is not contiguous is packed; else it is an error */
-#define WP_SHAPE (1u << 1) /* rank and dims are wanted, too; else they are 0 for torch */
+#define WP_WRITE (1u << 0)  /* read-only memory is an error */
+#define WP_PACK (1u << 2)   /* memory that is not contiguous is packed; else it is an error */
+#define WP_DEVICE (1u << 3) /* a weft.DeviceArray is welcome: data is no address of the host */
+#define WP_SHAPE (1u << 1)  /* rank and dims are wanted, too; else they are 0 for torch */
 
 /*
- * Looks at object: contiguous (C order) without WP_PACK, in host memory, of a type that Weft has; else TypeError /
+ * Looks at object: contiguous (C order) without WP_PACK, in host memory without WP_DEVICE, of a type that Weft has; else TypeError /
  * ValueError / BufferError naming argument and what it is. The memory stays where it is until
  * wp_array_release.
  */

@@ -11,6 +11,7 @@ Collectives    all_reduce all_reduce_ all_gather reduce_scatter broadcast reduce
                send recv probe barrier batch
 Asynchronous   Work Stream Event
 Memory         empty zeros register unregister: arrays that peers reach directly
+               DeviceArray from_dlpack: arrays in memory of a device (init(device=), empty)
 Buckets        Fuser, capture: gradients that appear without a graph, in buckets
 Training       compile Plan Session
 Errors         WeftError and those below it

@@ -24,11 +24,11 @@ class Fuser:
     breaks the fuser on all ranks. A fuser that is dropped leaves without the other ranks.
     """
 
-    __slots__ = ("_library", "_handle", "_kept", "_added", "_stream", "__weakref__")
+    __slots__ = ("_library", "_handle", "_group", "_kept", "_added", "_stream", "__weakref__")
 
     def __init__(self, group=None, bytes=None, window=None, stream=None):
         from weft import _library as library
-        group = _core._group_of(group)
+        group = self._group = _core._group_of(group)
         params = library.weft_fuser_params_t(
             bytes=0 if bytes is None else library.integer(bytes, "bytes", library.FOREVER, 1),
             window_ns=_nanoseconds(window, library.FOREVER))
@@ -62,7 +62,7 @@ class Fuser:
         WeftMismatchError if the first step did not have the name, or had it with another size, type or op.
         """
         library = self._library
-        address, count, dtype, keeper = _core._memory(tensor, "tensor", True)
+        address, count, dtype, keeper = _core._memory(tensor, "tensor", True, self._group)
         reduction = _core._reduction(op)
         name = str(self._added) if name is None else name
         name = library.text(name, "name")

@@ -86,6 +86,7 @@ static const slot_t ops_slots[] = {
     OPS_SLOT(mem_import), OPS_SLOT(mem_unimport), OPS_SLOT(queue_create), OPS_SLOT(queue_destroy),
     OPS_SLOT(copy),       OPS_SLOT(signal),       OPS_SLOT(wait),         OPS_SLOT(reduce),
     OPS_SLOT(launch),     OPS_SLOT(flush),        OPS_SLOT(query),        OPS_SLOT(cancel),
+    OPS_SLOT(mem_handle), OPS_SLOT(mem_wrap),     OPS_SLOT(mem_unwrap),
 };
 static const slot_t plugin_slots[] = {PLUGIN_SLOT(name), PLUGIN_SLOT(count), PLUGIN_SLOT(describe),
                                       PLUGIN_SLOT(open), PLUGIN_SLOT(close)};
@@ -295,7 +296,7 @@ static opened_t **find_opened(const weft_device_t *device)
     return at;
 }
 
-void wefti_device_retain(weft_device_t *device)
+bool wefti_device_retain(weft_device_t *device)
 {
     pthread_mutex_lock(&lock);
     opened_t *opened = *find_opened(device);
@@ -303,6 +304,7 @@ void wefti_device_retain(weft_device_t *device)
         opened->references++;
     }
     pthread_mutex_unlock(&lock);
+    return opened != NULL;
 }
 
 void weft_device_close(weft_device_t *device)

@@ -11,9 +11,11 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
+#include "runtime/context/device_plugin.h"
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
 #define ALIGNMENT 64u
+#define DLPACK_CPU 1
 
 static bool host_reaches(const weft_context_t *context)
 {
@@ -38,6 +40,7 @@ typedef struct block {
 typedef struct memory {
     block_t *blocks;
     size_t count, capacity;
+    bool kept;            /* blocks stay when the context goes, and so does the device */
     weft_queue_t *queue;  /* of copies that wait, from the first one on */
     pthread_mutex_t lock; /* guards all of it */
 } memory_t;
@@ -96,7 +99,7 @@ static void memory_deinit(weft_context_t *context, void *part)
     /* In a forked child the queue's threads are not there; memory of a device is the parent's. */
     bool owned = context->endpoint != NULL && wefti_endpoint_owned(context->endpoint);
     for (size_t i = 0; i < memory->count; i++) {
-        if (owned || context->device == NULL) {
+        if ((owned && !memory->kept) || context->device == NULL) {
             give_back(context, memory->blocks[i].address);
         }
     }
@@ -172,6 +175,78 @@ weft_status_t weft_device_free(weft_context_t *context, void *address)
     return found ? WEFT_OK
                  : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                                "address: %p was not allocated by weft_device_alloc", address);
+}
+
+weft_status_t weft_mem_keep(weft_context_t *context)
+{
+    WEFT_CHECK_ARG(context);
+    if (context->one_process) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "context: memory of a hub is always freed with the context");
+    }
+    if (context->device == NULL) {
+        wefti_region_keep(context->endpoint);
+        return WEFT_OK;
+    }
+    memory_t *memory = memory_of(context);
+    WEFT_RETURN_IF_NO_MEMORY(memory);
+    if (!memory->kept && !wefti_device_retain(context->device)) {
+        return wefti_error(WEFT_ERR_UNSUPPORTED,
+                           "context: memory of device \"%s\", which the program passed, is always "
+                           "freed with the context",
+                           context->device->ops->name);
+    }
+    memory->kept = true;
+    return WEFT_OK;
+}
+
+/* ---- the driver's names ---- */
+
+weft_status_t weft_mem_get_handle(weft_context_t *context, const void *address,
+                                  weft_mem_handle_t *out_handle)
+{
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(address);
+    WEFT_CHECK_ARG(out_handle);
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    WEFT_RETURN_IF_ERROR(wefti_report_check("out_handle", out_handle));
+    weft_mem_handle_t handle = {.handle = (void *)(uintptr_t)address, .dlpack_type = DLPACK_CPU};
+    if (context->device != NULL) {
+        const weft_device_ops_t *ops = context->device->ops;
+        WEFT_RETURN_IF_ERROR(
+            ops->mem_handle(context->device, address, &handle.handle, &handle.offset_bytes));
+        handle.dlpack_type = ops->dlpack_type;
+        handle.dlpack_index = ops->dlpack_index;
+    }
+    wefti_report_write(out_handle, &handle, sizeof handle);
+    return WEFT_OK;
+}
+
+weft_status_t weft_mem_wrap(weft_context_t *context, void *handle, uint64_t bytes,
+                            void **out_address)
+{
+    WEFT_CHECK_OUT(out_address);
+    WEFT_CHECK_ARG(context);
+    WEFT_CHECK_ARG(handle);
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (bytes == 0) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
+    }
+    if (context->device != NULL) {
+        return context->device->ops->mem_wrap(context->device, handle, bytes, out_address);
+    }
+    *out_address = handle;
+    return WEFT_OK;
+}
+
+weft_status_t weft_mem_unwrap(weft_context_t *context, void *address)
+{
+    WEFT_CHECK_ARG(context);
+    WEFT_RETURN_IF_ERROR(check_context(context));
+    if (context->device != NULL && address != NULL) {
+        context->device->ops->mem_unwrap(context->device, address);
+    }
+    return WEFT_OK;
 }
 
 /* ---- copies that wait ---- */

@@ -40,18 +40,6 @@ weft_status_t weft_mem_free(weft_context_t *context, void *address)
                        address);
 }
 
-weft_status_t weft_mem_keep(weft_context_t *context)
-{
-    WEFT_CHECK_ARG(context);
-    if (context->one_process || context->device != NULL) {
-        return wefti_error(WEFT_ERR_UNSUPPORTED,
-                           "context: memory of a %s is always freed with the context",
-                           context->one_process ? "hub" : "device");
-    }
-    wefti_region_keep(context->endpoint);
-    return WEFT_OK;
-}
-
 /* ---- the list ---- */
 
 /* Part of a context. */

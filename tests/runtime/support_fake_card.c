@@ -147,6 +147,34 @@ static void mem_unimport(weft_device_t *device, void *address)
     mem_free(device, address);
 }
 
+/* As on cards whose driver knows memory by its address. */
+static weft_status_t mem_handle(weft_device_t *device, const void *address, void **out_handle,
+                                uint64_t *out_offset_bytes)
+{
+    (void)device;
+    if (!on_card(address)) {
+        return fail(WEFT_ERR_INVALID_ARGUMENT, "the fake card has no memory at %p", address);
+    }
+    *out_handle = (void *)(uintptr_t)address;
+    *out_offset_bytes = 0;
+    return WEFT_OK;
+}
+
+static weft_status_t mem_wrap(weft_device_t *device, void *handle, uint64_t bytes,
+                              void **out_address)
+{
+    (void)bytes;
+    ((fake_card_t *)device)->live++;
+    *out_address = handle;
+    return WEFT_OK;
+}
+
+static void mem_unwrap(weft_device_t *device, void *address)
+{
+    (void)address;
+    ((fake_card_t *)device)->live--;
+}
+
 static weft_status_t run_wait(weft_queue_t *queue, const command_t *command)
 {
     const _Atomic uint32_t *counter = translate(command->src);
@@ -383,7 +411,11 @@ static const weft_device_ops_t ops = {.abi_version = WEFT_DEVICE_ABI_VERSION,
                                       .launch = launch,
                                       .flush = flush,
                                       .query = query,
-                                      .cancel = cancel};
+                                      .cancel = cancel,
+                                      .mem_handle = mem_handle,
+                                      .mem_wrap = mem_wrap,
+                                      .mem_unwrap = mem_unwrap,
+                                      .dlpack_type = 12};
 
 weft_status_t fake_card_create(weft_device_t **out_device)
 {

@@ -182,6 +182,35 @@ static void test_plugin_device_lives_as_long_as_it_is_used(void **state)
     weft_context_release(context);
 }
 
+/* A plugin's device and its memory, kept beyond the context. */
+static void test_plugin_memory_is_kept(void **state)
+{
+    weft_context_t *context = NULL;
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_queue_t *queue = NULL;
+    uint32_t word = 7, back = 0;
+    void *memory = NULL;
+    (void)state;
+    params.rank = 0;
+    params.world_size = 1;
+    params.device_name = "fake:1";
+    assert_int_equal(weft_context_create(&params, &context), WEFT_OK);
+    weft_device_t *device = weft_context_device(context);
+    assert_int_equal(weft_device_alloc(context, 100, &memory), WEFT_OK);
+    assert_int_equal(weft_mem_copy(context, memory, &word, sizeof word), WEFT_OK);
+    assert_int_equal(weft_mem_keep(context), WEFT_OK);
+    assert_int_equal(weft_mem_keep(context), WEFT_OK);
+    weft_context_release(context);
+    assert_int_equal(device->ops->queue_create(device, &queue), WEFT_OK);
+    assert_int_equal(device->ops->copy(queue, &back, memory, sizeof back), WEFT_OK);
+    while (device->ops->query(queue) == WEFT_IN_PROGRESS) {
+    }
+    assert_int_equal(back, word);
+    device->ops->queue_destroy(queue);
+    device->ops->mem_free(device, memory);
+    weft_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -191,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_plugin_lists_are_taken_in_turn),
         cmocka_unit_test(test_plugin_contexts_open_devices),
         cmocka_unit_test(test_plugin_device_lives_as_long_as_it_is_used),
+        cmocka_unit_test(test_plugin_memory_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void test_table_is_complete(void **state)
     assert_true(ops->mem_alloc && ops->mem_free && ops->mem_export && ops->mem_import &&
                 ops->mem_unimport && ops->queue_create && ops->queue_destroy && ops->copy &&
                 ops->signal && ops->wait && ops->reduce && ops->launch && ops->flush &&
-                ops->query && ops->cancel);
+                ops->query && ops->cancel && ops->mem_handle && ops->mem_wrap && ops->mem_unwrap);
     assert_true(ops->kernels != NULL || ops->kernel_count == 0);
 }
 
@@ -145,6 +145,31 @@ static void test_table_imports(void **state)
     fixture->ops->mem_unimport(fixture->card, other);
     get(fixture, &back, fixture->memory + 400, sizeof back);
     assert_int_equal(back, word);
+}
+
+/* Memory by the driver's name of it has the addresses that it has already. */
+static void test_table_wraps(void **state)
+{
+    const fixture_t *fixture = *state;
+    const weft_device_ops_t *ops = fixture->ops;
+    uint32_t word = 0x12345678, back = 0;
+    void *handle = NULL, *wrapped = NULL;
+    uint64_t offset = 0;
+    assert_true(ops->dlpack_type > 0);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(ops->mem_handle(fixture->card, fixture->memory + 400, &handle, &offset),
+                         WEFT_OK);
+        assert_int_equal(ops->mem_wrap(fixture->card, handle, offset + sizeof word, &wrapped),
+                         WEFT_OK);
+        assert_ptr_equal((uint8_t *)wrapped + offset, fixture->memory + 400);
+        word += (uint32_t)round;
+        put(fixture, (uint8_t *)wrapped + offset, &word, sizeof word);
+        ops->mem_unwrap(fixture->card, wrapped);
+        get(fixture, &back, fixture->memory + 400, sizeof back); /* the memory stays */
+        assert_int_equal(back, word);
+    }
+    assert_int_equal(ops->mem_handle(fixture->card, &word, &handle, &offset),
+                     WEFT_ERR_INVALID_ARGUMENT);
 }
 
 /* From anywhere to anywhere, at odd places and sizes. */
@@ -418,11 +443,17 @@ static void test_table_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_table_is_complete), TEST(test_table_allocates),
-        TEST(test_table_imports),     TEST(test_table_copies),
-        TEST(test_table_waits),       TEST(test_table_counters_are_new),
-        TEST(test_table_cancels),     TEST(test_table_tells_of_a_failure),
-        TEST(test_table_reduces),     TEST(test_table_refuses),
+        TEST(test_table_is_complete),
+        TEST(test_table_allocates),
+        TEST(test_table_imports),
+        TEST(test_table_copies),
+        TEST(test_table_wraps),
+        TEST(test_table_waits),
+        TEST(test_table_counters_are_new),
+        TEST(test_table_cancels),
+        TEST(test_table_tells_of_a_failure),
+        TEST(test_table_reduces),
+        TEST(test_table_refuses),
     };
     support_card_or_skip();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -331,6 +331,35 @@ static void test_memory_wrong_arguments(void **state)
     on_both(1, run_hostile, NULL);
 }
 
+/* The driver's name of memory, and addresses for it again. */
+static void run_handles(rank_world_t *world)
+{
+    weft_mem_handle_t handle = WEFT_MEM_HANDLE_INIT;
+    weft_context_t *context = world->context;
+    const weft_device_t *device = weft_context_device(context);
+    uint8_t *memory = NULL, bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8}, back[8] = {0};
+    void *wrapped = NULL;
+    RANK_OK(weft_device_alloc(context, 5000, (void **)&memory));
+    RANK_OK(weft_mem_get_handle(context, memory + 100, &handle));
+    RANK_CHECK(handle.dlpack_type == (device != NULL ? device->ops->dlpack_type : 1));
+    RANK_CHECK(device != NULL || (handle.handle == memory + 100 && handle.offset_bytes == 0));
+    RANK_OK(weft_mem_wrap(context, handle.handle, handle.offset_bytes + 8, &wrapped));
+    RANK_OK(weft_mem_copy(context, (uint8_t *)wrapped + handle.offset_bytes, bytes, 8));
+    RANK_OK(weft_mem_copy(context, back, memory + 100, 8));
+    RANK_CHECK(memcmp(back, bytes, 8) == 0);
+    RANK_CHECK(weft_mem_wrap(context, handle.handle, 0, &wrapped) == WEFT_ERR_INVALID_ARGUMENT);
+    RANK_CHECK(wrapped == NULL);
+    RANK_OK(weft_mem_unwrap(context, memory + 100 - handle.offset_bytes));
+    RANK_OK(weft_mem_unwrap(context, NULL));
+    RANK_OK(weft_device_free(context, memory));
+}
+
+static void test_memory_handles(void **state)
+{
+    (void)state;
+    on_both(2, run_handles, NULL);
+}
+
 /* Left over: the context gives it back, and the card counts what it got. */
 static void run_leave(rank_world_t *world)
 {
@@ -605,6 +634,7 @@ int main(void)
         cmocka_unit_test(test_memory_register_beside_calls),
         cmocka_unit_test(test_memory_given_back_by_threads),
         cmocka_unit_test(test_memory_wrong_arguments),
+        cmocka_unit_test(test_memory_handles),
         cmocka_unit_test(test_memory_goes_with_the_context),
         cmocka_unit_test(test_memory_outlives_the_context),
         cmocka_unit_test(test_memory_churn),

@@ -59,6 +59,7 @@ static struct any {
     weft_kernel_t kernel;
     weft_kernel_call_t kernel_call;
     weft_link_stats_t link_stats;
+    weft_mem_handle_t mem_handle;
     weft_mem_info_t mem_info;
     const char *name;
     weft_named_tensor_t named_tensor;
@@ -546,6 +547,14 @@ static void call_memory(const fixture_t *f)
     FAILS(weft_mem_query, context, weft_mem_query(NULL, any.bytes, &any.mem_info));
     FAILS(weft_mem_query, address, weft_mem_query(f->context, NULL, &any.mem_info));
     FAILS(weft_mem_query, out_info, weft_mem_query(f->context, any.bytes, NULL));
+    FAILS(weft_mem_get_handle, context, weft_mem_get_handle(NULL, any.bytes, &any.mem_handle));
+    FAILS(weft_mem_get_handle, address, weft_mem_get_handle(f->context, NULL, &any.mem_handle));
+    FAILS(weft_mem_get_handle, out_handle, weft_mem_get_handle(f->context, any.bytes, NULL));
+    FAILS(weft_mem_wrap, context, weft_mem_wrap(NULL, any.bytes, 4, &any.address));
+    FAILS(weft_mem_wrap, handle, weft_mem_wrap(f->context, NULL, 4, &any.address));
+    FAILS(weft_mem_wrap, out_address, weft_mem_wrap(f->context, any.bytes, 4, NULL));
+    FAILS(weft_mem_unwrap, context, weft_mem_unwrap(NULL, any.bytes));
+    OPTIONAL(weft_mem_unwrap, address);
     FAILS(weft_mem_alloc, context, weft_mem_alloc(NULL, 4, &any.address));
     FAILS(weft_mem_alloc, out_address, weft_mem_alloc(f->context, 4, NULL));
     FAILS(weft_mem_free, context, weft_mem_free(NULL, any.bytes));

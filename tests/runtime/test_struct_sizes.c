@@ -208,10 +208,13 @@ CALLS(weft_probe, out_message, weft_probe(1, 7, pair, out_message))
 CALLS(weft_context_link_stats, out_stats, weft_context_link_stats(context, 0, out_stats))
 CREATES(weft_fuser_create, params, weft_fuser_t, weft_fuser_create(group, params, &made),
         weft_fuser_destroy)
+CREATES(weft_group_create_named, params, weft_group_t,
+        weft_group_create_named("sizes", 1, 0, params, &made), weft_group_destroy)
 CREATES(weft_group_create, params, weft_group_t, weft_group_create(context, params, &made),
         weft_group_destroy)
 CALLS(weft_fuser_get_stats, stats, weft_fuser_get_stats(fuser, stats))
 CALLS(weft_device_describe, out_info, weft_device_describe("fake", 0, out_info))
+CALLS(weft_mem_get_handle, out_handle, weft_mem_get_handle(context, values, out_handle))
 CALLS(weft_mem_query, out_info, weft_mem_query(context, values, out_info))
 CALLS(weft_pass_ready_times, view, weft_pass_ready_times(view, op_ns, ready_ns))
 CREATES(weft_pass_insert_collectives, view, weft_edit_list_t,
@@ -402,9 +405,11 @@ static const row_t rows[] = {
     WRITES(weft_context_link_stats, out_stats, weft_link_stats_t),
     READS(weft_fuser_create, params, fuser_params, STEP),
     READS(weft_group_create, params, group_params, STEP),
+    READS(weft_group_create_named, params, context_params, 0),
     WRITES(weft_fuser_get_stats, stats, weft_fuser_stats_t),
     WRITES(weft_probe, out_message, weft_message_t),
     WRITES(weft_device_describe, out_info, weft_device_info_t),
+    WRITES(weft_mem_get_handle, out_handle, weft_mem_handle_t),
     WRITES(weft_mem_query, out_info, weft_mem_info_t),
     READS(weft_pass_ready_times, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),
     READS(weft_pass_insert_collectives, view, graph_view, UP_TO(weft_graph_view_t, edge_count)),

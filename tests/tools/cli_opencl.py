@@ -24,12 +24,180 @@ y = weft.all_reduce(x)
 assert (y == np.arange(1000) * 3).all(), y
 z = weft.all_gather(np.full(3, c.rank, dtype=np.int32))
 assert z.tolist() == [0, 0, 0, 1, 1, 1], z
+"""
+
+# Arrays on a device in calls of each kind, and what is refused.
+ARRAYS = """
+import gc, numpy as np, weft
+c = weft.init()
+n = c.size
+def refused(error, text, function, *arguments, **keywords):
+    try:
+        function(*arguments, **keywords)
+    except error as caught:
+        assert text in str(caught), caught
+    else:
+        raise AssertionError(text)
+a = weft.empty((3, 4), "float32", device="opencl")
+assert isinstance(a, weft.DeviceArray) and a.device == f"opencl:{c.rank}" and a.context is c
+assert (a.shape, a.dtype, a.nbytes) == ((3, 4), "float32", 48) and not a.numpy().any()
+host = np.arange(12, dtype=np.float32).reshape(3, 4)
+assert a.copy_(host * (c.rank + 1)) is a
+b = weft.all_reduce(a)
+assert isinstance(b, weft.DeviceArray) and (b.numpy() == host * 3).all()
+assert weft.all_reduce_(a) is a and (a.numpy() == host * 3).all()
+assert (a.copy_(host[:, ::-1]).numpy() == host[:, ::-1]).all() and (a.copy_(b).numpy() == b.numpy()).all()
+assert weft.all_gather(weft.zeros((c.rank + 1, 2), "int16")).shape == (3, 2)
+assert weft.reduce_scatter(weft.zeros((3, 2)), pad=True).shape == (2, 2)
+assert (weft.reduce_scatter(weft.zeros((5,)).copy_(np.ones(5, "float32")), pad=True).numpy() == ([2] * 3, [2, 2, 0])[c.rank]).all()
+assert weft.all_to_all(weft.zeros((4, 1), "float64")).shape == (4, 1)
+assert weft.scatter(weft.zeros((2, 5)) if c.rank == 0 else None).shape == (1, 5)
+out = np.empty((3, 4), np.float32)
+assert weft.all_reduce(b, out=out) is out and (out == host * 6).all()
+assert (weft.all_reduce(host, out=a).numpy() == host * 2).all()
+assert (weft.all_reduce(b, async_op=True).wait().numpy() == host * 6).all()
+stream, other = weft.Stream(), weft.Stream()
+weft.all_reduce_(a, stream=stream)
+other.wait_event(stream.record_event())
+weft.all_reduce_(a, stream=other)
+other.synchronize()
+assert (a.numpy() == host * 8).all()
+with weft.batch():
+    x, y = weft.all_reduce(a), weft.all_reduce(b)
+assert (x.numpy() == host * 16).all() and (y.numpy() == host * 6).all()
+fuser = weft.Fuser()
+fuser.add(a, name="a"), fuser.add(b, name="b")
+fuser.wait()
+assert (a.numpy() == host * 16).all() and (b.numpy() == host * 6).all()
+fuser.destroy()
+refused(ValueError, "device: 'cpu', the context is on 'opencl", weft.empty, 3, device="cpu")
+refused(TypeError, "device must be a string", weft.empty, 3, device=0)
+refused(ValueError, "int32 of shape (3, 4), the array float32", a.copy_, host.astype(np.int32))
+refused(ValueError, "of shape (4, 3)", a.copy_, host.reshape(4, 3))
+refused(ValueError, "is on device opencl:", weft.register, a)
+refused(ValueError, "device type 1, the context is on opencl", weft.from_dlpack, host)
+with weft.Context(0, 1, device="opencl:0") as alone:
+    refused(ValueError, "another context", weft.all_reduce, a, group=alone.world)
+    refused(ValueError, "another context", a.copy_, weft.zeros((3, 4), context=alone))
+    kept = weft.zeros(4, context=alone)
+refused(weft.WeftStateError, "the context was closed", kept.numpy)
+del x, y, b, kept
+gc.collect()
+weft.finalize()
+refused(weft.WeftStateError, "the context was closed", a.numpy)
+refused(weft.WeftStateError, "the context was closed", a.__dlpack__)
+"""
+
+# DLPack out, by the driver's own names; and in, of buffers that the program makes.
+DLPACK = """
+import ctypes, gc, numpy as np, os, weft
+c = weft.init(device="opencl:0")
+cl = ctypes.CDLL("libOpenCL.so.1")
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("type", ctypes.c_int32), ("id", ctypes.c_int32), ("rank", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("dims", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", Tensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+pointer, new = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+def tensor_of(array):
+    capsule = array.__dlpack__()
+    return capsule, Managed.from_address(pointer(capsule, b"dltensor")).tensor
+a = weft.empty(1000, "float32").copy_(np.arange(1000, dtype=np.float32))
+assert a.__dlpack_device__() == (4, 0)
+capsule, tensor = tensor_of(a)
+assert (tensor.type, tensor.id, tensor.rank, tensor.dims[0], tensor.code, tensor.bits) == (4, 0, 1, 1000, 2, 32)
+size, context = ctypes.c_size_t(), ctypes.c_void_p()
+assert cl.clGetMemObjectInfo(ctypes.c_void_p(tensor.data), 0x1102, 8, ctypes.byref(size), None) == 0
+assert size.value >= tensor.offset + 4000, size
+assert cl.clGetMemObjectInfo(ctypes.c_void_p(tensor.data), 0x1106, 8, ctypes.byref(context), None) == 0
+class Foreign:  # another library's array
+    def __init__(self, context, count, offset=0, device=4):
+        code = ctypes.c_int32()
+        cl.clCreateBuffer.restype = ctypes.c_void_p
+        self.data = cl.clCreateBuffer(context, ctypes.c_uint64(1), ctypes.c_size_t(4 * count), None, ctypes.byref(code))
+        assert code.value == 0, code
+        self.dims, self.device = (ctypes.c_int64 * 1)(count - offset // 4), device
+        self.struct = Managed(Tensor(self.data, 4, 0, 1, 2, 32, 1, self.dims, None, offset))
+    def __dlpack_device__(self):
+        return self.device, 0
+    def __dlpack__(self):
+        return new(ctypes.addressof(self.struct), b"dltensor", None)
+    def references(self):
+        count = ctypes.c_uint32()
+        assert cl.clGetMemObjectInfo(ctypes.c_void_p(self.data), 0x1105, 4, ctypes.byref(count), None) == 0
+        return count.value
+foreign = Foreign(context, 500, 400)
+wrapped = weft.from_dlpack(foreign)
+assert wrapped.shape == (400,) and foreign.references() == 2
+wrapped.copy_(np.arange(400, dtype=np.float32))
+assert (weft.all_reduce(wrapped).numpy() == np.arange(400)).all()
+twice = weft.from_dlpack(wrapped)
+twice.copy_(np.ones(400, "float32"))
+assert (wrapped.numpy() == 1).all()
+held, again = tensor_of(twice)
+assert (again.data, again.offset) == (foreign.data, 400)
+del held, again
+del wrapped
+gc.collect()
+assert foreign.references() == 2 and (twice.numpy() == 1).all()
+del twice
+gc.collect()
+assert foreign.references() == 1
+for wrong, error, text in ((Foreign(context, 100, device=2), ValueError, "device type 2"),
+                           (Foreign(context, 0 + 100, 400), ValueError, "no memory")):
+    wrong.dims[0] = 0 if wrong.device == 4 else 100
+    wrong.struct.tensor.offset = 0
+    try:
+        weft.from_dlpack(wrong)
+    except error as caught:
+        assert text in str(caught), caught
+    else:
+        raise AssertionError(text)
+short = Foreign(context, 100)
+short.dims[0] = 101
 try:
-    weft.empty(4)
-except NotImplementedError as error:
-    assert "opencl:" in str(error), error
+    weft.from_dlpack(short)
+except weft.WeftArgumentError as caught:
+    assert "has 400 bytes: expected at least 404" in str(caught), caught
 else:
-    raise AssertionError("an array on the device")
+    raise AssertionError("too short")
+with weft.Context(0, 1, device="opencl:1") as other: # a cl_context of its own
+    theirs = tensor_of(weft.empty(1000, context=other))
+    stranger = Foreign(context, 10)
+    stranger.struct.tensor.data = theirs[1].data
+    try:
+        weft.from_dlpack(stranger)
+    except weft.WeftUnsupportedError as caught:
+        assert "another cl_context" in str(caught), caught
+    else:
+        raise AssertionError("another context")
+    del theirs
+host = a.__dlpack__(dl_device=(1, 0), max_version=(1, 0))
+class Once:
+    def __dlpack_device__(self):
+        return 1, 0
+    def __dlpack__(self, **_):
+        return host
+shared = os.environ.get("WEFT_OPENCL_MEMORY") != "buffer"
+view = weft.Context(0, 1, device="cpu")
+back = weft.all_reduce(Once(), group=view.world)
+assert (np.asarray(back) == np.arange(1000)).all()
+try:
+    a.__dlpack__(dl_device=(1, 0), copy=False)
+except BufferError as caught:
+    assert not shared and "without a copy" in str(caught), caught
+else:
+    assert shared
+for wrong in ({"dl_device": (2, 0)}, {"copy": True}):
+    try:
+        a.__dlpack__(**wrong)
+    except BufferError:
+        continue
+    raise AssertionError(wrong)
+del capsule, tensor, foreign
 """
 
 INIT = """
@@ -108,8 +276,10 @@ class OpenCL(Case):
             self.skipTest("no interpreter that is sanitized")
         env = {**TWO, "PYTHONPATH": str(BINARY / "python")}
         for memory in ("shared", "buffer"):
-            self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", EAGER,
-                      env={**env, "WEFT_OPENCL_MEMORY": memory})
+            memory = {**env, "WEFT_OPENCL_MEMORY": memory}
+            for program in (EAGER, ARRAYS):
+                self.weft("run", "-n", 2, "--device", "opencl:0,1", "--", sys.executable, "-c", program, env=memory)
+            self.weft("run", "-n", 1, "--", sys.executable, "-c", DLPACK, env=memory)
         self.weft("run", "-n", 1, "--", sys.executable, "-c", INIT, env=env)
 
     def digests(self, model, *options, world=2, steps=3, ways=({},)):

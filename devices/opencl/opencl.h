@@ -8,6 +8,7 @@
  *   watch.c    a thread that opens the gates of waits
  *   reduce.c   reductions
  *   launch.c   kernels of operators
+ *   profile.c  times of commands
  */
 #ifndef WEFT_DEVICES_OPENCL_OPENCL_H
 #define WEFT_DEVICES_OPENCL_OPENCL_H
@@ -102,8 +103,14 @@ struct weft_queue {
     char text[CL_TEXT_BYTES];
     cl_mem scratch; /* of reductions */
     size_t scratch_bytes;
-    bool signalled; /* since the last flush */
-    cl_mem fault;   /* launch.c: the first row with a wrong label */
+    bool profiling;
+    const char *label;     /* of later commands */
+    const char **labels;   /* as events */
+    weft_command_t *times; /* of commands that are done, until they are taken */
+    size_t time_count, time_capacity;
+    int64_t clock_ns; /* from the device's clock to the host's */
+    bool signalled;   /* since the last flush */
+    cl_mem fault;     /* launch.c: the first row with a wrong label */
     cl_int fault_seen;
     struct {
         const uint32_t *counter;
@@ -163,6 +170,13 @@ static inline const cl_event *cl_latest(const weft_queue_t *queue)
 {
     return queue->event_count > 0 ? &queue->events[queue->event_count - 1] : NULL;
 }
+
+/* profile.c */
+weft_status_t cl_profile(weft_queue_t *queue, const char *label);
+weft_status_t cl_profile_take(weft_queue_t *queue, weft_command_t *out_commands, size_t capacity,
+                              size_t *out_count);
+/* Keeps the times of a command that is done; with the lock of the queue held. */
+void cl_profile_keep(weft_queue_t *queue, cl_event event, const char *label);
 
 /* watch.c */
 weft_status_t cl_watch_open(cl_device_t *device);

@@ -257,6 +257,8 @@ static const weft_device_ops_t functions = {.abi_version = WEFT_DEVICE_ABI_VERSI
                                             .mem_handle = cl_mem_handle,
                                             .mem_wrap = cl_mem_wrap,
                                             .mem_unwrap = cl_mem_unwrap,
+                                            .profile = cl_profile,
+                                            .profile_take = cl_profile_take,
                                             .dlpack_type = DLPACK_OPENCL};
 
 static void close_device(weft_device_t *base)

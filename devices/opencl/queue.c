@@ -42,6 +42,8 @@ void cl_queue_destroy(weft_queue_t *queue)
         clReleaseEvent(queue->events[i]);
     }
     free(queue->events);
+    free((void *)queue->labels);
+    free(queue->times);
     clReleaseCommandQueue(queue->commands);
     if (queue->scratch != NULL) {
         clReleaseMemObject(queue->scratch);
@@ -79,10 +81,15 @@ static void forget_done(weft_queue_t *queue, size_t most)
 {
     size_t done = 0;
     while (done < most && state_of(queue->events[done]) == CL_COMPLETE) {
+        if (queue->profiling) {
+            cl_profile_keep(queue, queue->events[done], queue->labels[done]);
+        }
         clReleaseEvent(queue->events[done++]);
     }
     if (done > 0) {
         queue->event_count -= done;
+        memmove((void *)queue->labels, (void *)(queue->labels + done),
+                queue->event_count * sizeof *queue->labels);
         memmove(queue->events, queue->events + done, queue->event_count * sizeof *queue->events);
     }
 }
@@ -123,11 +130,17 @@ static bool reserve_events(weft_queue_t *queue)
     }
     size_t capacity = 2 * queue->event_capacity + 64;
     cl_event *events = realloc(queue->events, capacity * sizeof *events);
-    if (events != NULL) {
-        queue->events = events;
-        queue->event_capacity = capacity;
+    if (events == NULL) {
+        return false;
     }
-    return events != NULL;
+    queue->events = events;
+    const char **labels = realloc((void *)queue->labels, capacity * sizeof *labels);
+    if (labels == NULL) {
+        return false;
+    }
+    queue->labels = labels;
+    queue->event_capacity = capacity;
+    return true;
 }
 
 int cl_begin(weft_queue_t *queue, cl_uint *out_count, const cl_event **out_events)
@@ -148,6 +161,7 @@ int cl_begin(weft_queue_t *queue, cl_uint *out_count, const cl_event **out_event
 
 void cl_next(weft_queue_t *queue, cl_event event, cl_uint *out_count, const cl_event **out_events)
 {
+    queue->labels[queue->event_count] = queue->label;
     queue->events[queue->event_count++] = event; /* there is room */
     if (!reserve_events(queue)) {
         break_queue(queue, WEFT_ERR_NO_MEMORY, "out of memory: list of events");

@@ -17,7 +17,7 @@
 #include <weft/registry.h>
 
 /** Version of weft_device_ops_t and weft_device_plugin_t. Version 2 added weft_reduce_t.divisor,
- * version 3 plugins and weft_device_ops_t.kernels, version 4 handles of the driver. */
+ * version 3 plugins and weft_device_ops_t.kernels, version 4 handles of the driver and times. */
 #define WEFT_DEVICE_ABI_VERSION 4u
 
 /** Capabilities of a device: WEFT_DEVICE_ bits. */
@@ -50,6 +50,14 @@ typedef struct weft_reduce {
     weft_reduction_t reduction; /**< operation */
     uint32_t divisor; /**< WEFT_REDUCTION_AVG: divisor of the sum, up to 2^24; 0: source_count */
 } weft_reduce_t;
+
+/** A command of a queue that is done, by the device's own clock. */
+typedef struct weft_command {
+    const char *name; /**< what it was: "kernel", "copy", "read", "write", "fill"; valid for ever */
+    const char *label; /**< of the profile call before it */
+    uint64_t start_ns; /**< on the host's CLOCK_MONOTONIC */
+    uint64_t end_ns;   /**< likewise */
+} weft_command_t;
 
 /** Functions of a device. Every slot is filled. */
 typedef struct weft_device_ops {
@@ -111,6 +119,16 @@ typedef struct weft_device_ops {
                               void **out_address);
     /** Gives addresses of mem_wrap back. */
     void (*mem_unwrap)(weft_device_t *device, void *address);
+    /**
+     * From the first call on, which comes before the first command, the queue keeps the times of its
+     * commands. Later commands have label, which stays valid. WEFT_ERR_UNSUPPORTED if the device has
+     * no times. Equivalent to: cuptiActivityEnable.
+     */
+    weft_status_t (*profile)(weft_queue_t *queue, const char *label);
+    /** Takes the oldest commands that are done, up to capacity; out_count 0: there are none.
+     * Equivalent to: cuptiActivityGetNextRecord. */
+    weft_status_t (*profile_take)(weft_queue_t *queue, weft_command_t *out_commands,
+                                  size_t capacity, size_t *out_count);
     int32_t dlpack_type;  /**< DLPack's DLDeviceType for handles: 2 CUDA, 4 OpenCL */
     int32_t dlpack_index; /**< DLPack's device_id */
 } weft_device_ops_t;

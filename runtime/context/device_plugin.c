@@ -82,11 +82,12 @@ typedef struct slot {
 #define PLUGIN_SLOT(name) SLOT(weft_device_plugin_t, name)
 
 static const slot_t ops_slots[] = {
-    OPS_SLOT(name),       OPS_SLOT(mem_alloc),    OPS_SLOT(mem_free),     OPS_SLOT(mem_export),
-    OPS_SLOT(mem_import), OPS_SLOT(mem_unimport), OPS_SLOT(queue_create), OPS_SLOT(queue_destroy),
-    OPS_SLOT(copy),       OPS_SLOT(signal),       OPS_SLOT(wait),         OPS_SLOT(reduce),
-    OPS_SLOT(launch),     OPS_SLOT(flush),        OPS_SLOT(query),        OPS_SLOT(cancel),
-    OPS_SLOT(mem_handle), OPS_SLOT(mem_wrap),     OPS_SLOT(mem_unwrap),
+    OPS_SLOT(name),         OPS_SLOT(mem_alloc),    OPS_SLOT(mem_free),     OPS_SLOT(mem_export),
+    OPS_SLOT(mem_import),   OPS_SLOT(mem_unimport), OPS_SLOT(queue_create), OPS_SLOT(queue_destroy),
+    OPS_SLOT(copy),         OPS_SLOT(signal),       OPS_SLOT(wait),         OPS_SLOT(reduce),
+    OPS_SLOT(launch),       OPS_SLOT(flush),        OPS_SLOT(query),        OPS_SLOT(cancel),
+    OPS_SLOT(mem_handle),   OPS_SLOT(mem_wrap),     OPS_SLOT(mem_unwrap),   OPS_SLOT(profile),
+    OPS_SLOT(profile_take),
 };
 static const slot_t plugin_slots[] = {PLUGIN_SLOT(name), PLUGIN_SLOT(count), PLUGIN_SLOT(describe),
                                       PLUGIN_SLOT(open), PLUGIN_SLOT(close)};

@@ -47,6 +47,9 @@ static weft_status_t run(weft_session_t *session, uint32_t program)
     status = session->context->device == NULL || session->staged
                  ? wefti_exec_host_run(session, bound)
                  : wefti_exec_device_run(session, bound);
+    if (session->queue_histories != NULL) {
+        wefti_exec_device_remember(session);
+    }
     if (status >= 0) { /* what came may not be what was sent */
         status = wefti_session_check_links(session);
         status = status < 0 ? wefti_session_fail(session, status) : status;

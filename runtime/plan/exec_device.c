@@ -35,6 +35,28 @@ weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
     }
 }
 
+/* A timeline has rows of the queues if the device keeps their times. */
+static weft_status_t open_profiles(weft_session_t *session)
+{
+    const weft_device_ops_t *ops = session->context->device->ops;
+    const uint32_t count = session->plan->stream_count;
+    wefti_history_t *histories = wefti_arena_array(&session->arena, count + 1u, sizeof *histories);
+    WEFT_RETURN_IF_NO_MEMORY(histories);
+    for (uint32_t i = 0; i < count; i++) {
+        weft_status_t status = ops->profile(session->queues[i], "");
+        if (status == WEFT_ERR_UNSUPPORTED) {
+            return WEFT_OK;
+        }
+        WEFT_RETURN_IF_ERROR(status);
+        histories[i].capacity = WEFTI_HISTORY_TRACE;
+        histories[i].entries =
+            wefti_arena_array(&session->arena, WEFTI_HISTORY_TRACE, sizeof *histories[i].entries);
+        WEFT_RETURN_IF_NO_MEMORY(histories[i].entries);
+    }
+    session->queue_histories = histories;
+    return WEFT_OK;
+}
+
 weft_status_t wefti_exec_device_open(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
@@ -42,7 +64,40 @@ weft_status_t wefti_exec_device_open(weft_session_t *session)
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->queues[i]));
     }
-    return WEFT_OK;
+    return session->trace ? open_profiles(session) : WEFT_OK;
+}
+
+void wefti_exec_device_label(const weft_session_t *session, uint32_t stream, const char *name)
+{
+    if (session->queue_histories != NULL) {
+        session->context->device->ops->profile(session->queues[stream], name);
+    }
+}
+
+void wefti_exec_device_remember(weft_session_t *session)
+{
+    weft_command_t commands[64];
+    size_t count = 0;
+    for (uint32_t i = 0; session->queue_histories != NULL && i < session->plan->stream_count;) {
+        if (session->context->device->ops->profile_take(
+                session->queues[i], commands, sizeof commands / sizeof *commands, &count) < 0 ||
+            count == 0) {
+            i++;
+            continue;
+        }
+        for (size_t c = 0; c < count; c++) {
+            bool kernel = strcmp(commands[c].name, "kernel") == 0;
+            wefti_history_entry_t entry = {.start_ns = commands[c].start_ns,
+                                           .end_ns = commands[c].end_ns,
+                                           .name = commands[c].label,
+                                           .command = commands[c].name,
+                                           .run = (uint32_t)session->run_count,
+                                           .step = (uint32_t)session->step_now,
+                                           .kind =
+                                               kernel ? WEFTI_HISTORY_KERNEL : WEFTI_HISTORY_OTHER};
+            wefti_history_add(&session->queue_histories[i], &entry);
+        }
+    }
 }
 
 void wefti_exec_device_close(weft_session_t *session)
@@ -64,6 +119,7 @@ static weft_status_t enqueue_all(weft_session_t *session, wefti_bound_program_t 
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         for (uint32_t j = 0; j < program->streams[i].count; j++) {
             const wefti_record_t *record = &program->streams[i].records[j];
+            wefti_exec_device_label(session, i, record->name);
             weft_status_t status =
                 wefti_record_enqueue(record, program->epoch, ops, session->queues[i]);
             if (status < 0) {

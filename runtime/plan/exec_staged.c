@@ -118,6 +118,7 @@ weft_status_t wefti_staged_enqueue(weft_session_t *session, const wefti_cursor_t
 {
     const weft_device_ops_t *ops = session->context->device->ops;
     weft_queue_t *queue = queue_of(session, cursor);
+    wefti_exec_device_label(session, (uint32_t)(cursor - session->cursors), record->name);
     WEFT_RETURN_IF_ERROR(wefti_record_enqueue(record, cursor->epoch, ops, queue));
     return ops->flush(queue);
 }
@@ -135,6 +136,8 @@ weft_status_t wefti_staged_move(weft_session_t *session, const wefti_cursor_t *c
     uint8_t *mirror = session->endpoint->region_of[session->endpoint->rank] +
                       bound->offsets[out ? group->rank : group->axis.size + group->rank];
     void *there = wefti_staged_address(session, mirror);
+    wefti_exec_device_label(session, (uint32_t)(cursor - session->cursors),
+                            cursor->records[cursor->next].name);
     if (bytes > 0) {
         WEFT_RETURN_IF_ERROR(ops->copy(queue, out ? mirror : there, out ? there : mirror, bytes));
         WEFT_RETURN_IF_ERROR(ops->flush(queue));

@@ -27,7 +27,8 @@ typedef struct wefti_history_entry {
     uint32_t run;   /* number of the run, over all programs */
     uint32_t event; /* SIGNAL and WAIT: links the two */
     uint32_t kind;
-    uint32_t step; /* the step that the run belongs to, from 1; 0: init, eval, flush */
+    const char *command; /* of a queue of a device; NULL: else */
+    uint32_t step;       /* the step that the run belongs to, from 1; 0: init, eval, flush */
 } wefti_history_entry_t;
 
 typedef struct wefti_history {

@@ -155,12 +155,13 @@ struct weft_session {
     bool behind;  /* other ranks' shards of the weights are those of the step before */
     bool refused; /* this rank refused a program that others may be in: session_step.c */
     uint64_t run_count;
-    uint64_t step_now;        /* number of the step that runs, from 1; 0: init, eval, flush */
-    wefti_cursor_t *cursors;  /* per stream */
-    wefti_worker_t *workers;  /* per stream; only those of communicating streams run */
-    bool *on_worker;          /* per stream: the thread of its worker exists */
-    weft_queue_t **queues;    /* per stream, not on the CPU */
-    weft_queue_t *copy_queue; /* inputs and outputs, not on the CPU */
+    uint64_t step_now;       /* number of the step that runs, from 1; 0: init, eval, flush */
+    wefti_cursor_t *cursors; /* per stream */
+    wefti_worker_t *workers; /* per stream; only those of communicating streams run */
+    bool *on_worker;         /* per stream: the thread of its worker exists */
+    weft_queue_t **queues;   /* per stream, not on the CPU */
+    wefti_history_t *queue_histories; /* per stream, of its queue's commands; NULL: no timeline */
+    weft_queue_t *copy_queue;         /* inputs and outputs, not on the CPU */
 
     uint32_t step_scalar, rank_scalar, shard_scalar; /* buffers of "step", "rank" and "shard" */
     wefti_state_map_t states; /* where parameters, gradients and optimizer state lie */
@@ -256,6 +257,10 @@ wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *
 weft_status_t wefti_exec_device_open(weft_session_t *session);
 void wefti_exec_device_close(weft_session_t *session);
 weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
+/* Later commands of a stream's queue are those of a record, in a timeline. */
+void wefti_exec_device_label(const weft_session_t *session, uint32_t stream, const char *name);
+/* After a run: what its queues did, into their histories. */
+void wefti_exec_device_remember(weft_session_t *session);
 /* Until queue is done; an error where the world ends first. */
 weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue);
 /* exec_staged.c: whether the session is staged, with the endpoint that it uses. Collective. */

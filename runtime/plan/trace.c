@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The timeline as Chrome trace JSON: one process per rank, one thread per stream, collectives with
+ * The timeline as Chrome trace JSON: one process per rank, one thread per stream (and per queue of a
+ * device, with its commands by the device's clock), collectives with
  * their bytes, and an arrow from where an event is recorded to where a stream waits for it. Every
  * rank writes its fragment; rank 0 joins them.
  *
@@ -30,10 +31,25 @@ typedef struct span {
     uint64_t origin_ns;
 } span_t;
 
+/* Streams, then the queues of a device. All ranks have as many. */
+static uint32_t row_count(const weft_session_t *session)
+{
+    return session->plan->stream_count * (session->context->device != NULL ? 2 : 1);
+}
+
+/* NULL: of a queue whose times are not known. */
+static const wefti_history_t *history_of(const weft_session_t *session, uint32_t row)
+{
+    const uint32_t streams = session->plan->stream_count;
+    return row < streams                      ? &session->cursors[row].history
+           : session->queue_histories != NULL ? &session->queue_histories[row - streams]
+                                              : NULL;
+}
+
 static uint32_t thread_id(const weft_session_t *session, uint32_t stream)
 {
     uint32_t rank = session->endpoint->rank;
-    uint32_t others = session->plan->stream_count - 1;
+    uint32_t others = row_count(session) - 1;
     return stream == 0 ? rank : session->endpoint->world_size + rank * others + stream - 1;
 }
 
@@ -62,10 +78,19 @@ static void add_names(wefti_json_t *json, const weft_session_t *session)
     wefti_json_string(json, "name", rank);
     wefti_json_end_object(json);
     wefti_json_end_object(json);
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+    for (uint32_t i = 0; i < row_count(session); i++) {
+        const uint32_t streams = session->plan->stream_count;
+        const char *name = session->plan->streams[i % streams].name;
+        char queue[160];
+        if (history_of(session, i) == NULL) {
+            continue;
+        }
+        if (i >= streams) {
+            snprintf(queue, sizeof queue, "%s on %s", name, session->context->device->ops->name);
+        }
         begin_event(json, session, i, "M", "thread_name");
         wefti_json_begin_object(json, "args");
-        wefti_json_string(json, "name", session->plan->streams[i].name);
+        wefti_json_string(json, "name", i >= streams ? queue : name);
         wefti_json_end_object(json);
         wefti_json_end_object(json);
     }
@@ -113,6 +138,9 @@ static void add_entry(wefti_json_t *json, const weft_session_t *session, uint32_
     if (entry->kind == WEFTI_HISTORY_COLLECTIVE) {
         wefti_json_int(json, "bytes", (int64_t)entry->bytes);
     }
+    if (entry->command != NULL) {
+        wefti_json_string(json, "command", entry->command);
+    }
     wefti_json_end_object(json);
     wefti_json_end_object(json);
     if (arrow) {
@@ -155,8 +183,11 @@ typedef struct walk {
 
 static const wefti_history_entry_t *next_entry(const weft_session_t *session, walk_t *walk)
 {
-    for (; walk->stream < session->plan->stream_count; walk->stream++, walk->next = 0) {
-        const wefti_history_t *history = &session->cursors[walk->stream].history;
+    for (; walk->stream < row_count(session); walk->stream++, walk->next = 0) {
+        const wefti_history_t *history = history_of(session, walk->stream);
+        if (history == NULL) {
+            continue;
+        }
         uint64_t number = wefti_history_oldest(history) + walk->next++;
         if (number < history->count) {
             return wefti_history_at(history, number);
@@ -174,10 +205,11 @@ static char *make_fragment(weft_session_t *session, const span_t *span)
     wefti_json_init(&json, &text, false);
     wefti_json_begin_array(&json, NULL);
     add_names(&json, session);
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        const wefti_history_t *history = &session->cursors[i].history;
+    for (uint32_t i = 0; i < row_count(session); i++) {
+        const wefti_history_t *history = history_of(session, i);
         const wefti_history_entry_t *previous = NULL;
-        for (uint64_t j = wefti_history_oldest(history); j < history->count; j++) {
+        for (uint64_t j = history != NULL ? wefti_history_oldest(history) : 0;
+             history != NULL && j < history->count; j++) {
             const wefti_history_entry_t *entry = wefti_history_at(history, j);
             if (!is_shown(session, entry, span->first_run)) {
                 continue;
@@ -212,8 +244,9 @@ static weft_status_t agree_on_span(weft_session_t *session, wefti_arena_t *arena
     const wefti_history_entry_t *entry;
     void *gathered;
     uint64_t first_run = 0, origin_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        uint64_t whole = first_whole_run(&session->cursors[i].history);
+    for (uint32_t i = 0; i < row_count(session); i++) {
+        const wefti_history_t *history = history_of(session, i);
+        uint64_t whole = history != NULL ? first_whole_run(history) : 0;
         first_run = whole > first_run ? whole : first_run;
     }
     memory_t own = {.forgot = first_run > 0}, all = {.last_step = UINT64_MAX};

@@ -3,6 +3,7 @@
 
 #include "ops/reduce/reduce.h"
 #include "runtime/base/error.h"
+#include "runtime/base/sync.h"
 #include "tests/runtime/support_fake_plugin.h"
 
 #include <pthread.h>
@@ -46,6 +47,7 @@ typedef struct command {
     const weft_kernel_t *kernel;
     weft_kernel_call_t call;
     void **pointers; /* arrays of REDUCE and LAUNCH, translated */
+    const char *label;
 } command_t;
 
 typedef struct fake_card {
@@ -64,6 +66,10 @@ struct weft_queue {
     uint32_t late;
     weft_status_t status;
     char text[256];
+    bool profiling;
+    const char *label;
+    weft_command_t *times; /* of commands that are done */
+    size_t time_count;
     _Atomic bool cancelled;
 };
 
@@ -217,6 +223,20 @@ static weft_status_t run_command(weft_queue_t *queue, const command_t *command)
     return WEFT_ERR_INTERNAL;
 }
 
+static const char *const names[] = {"copy", "fill", NULL, "kernel", "kernel"};
+
+/* Not of waits. */
+static void keep_times(weft_queue_t *queue, const weft_command_t *times)
+{
+    if (queue->profiling && times->name != NULL) {
+        weft_command_t *all = realloc(queue->times, (queue->time_count + 1) * sizeof *queue->times);
+        if (all != NULL) {
+            queue->times = all;
+            all[queue->time_count++] = *times;
+        }
+    }
+}
+
 static void *queue_main(void *user)
 {
     weft_queue_t *queue = user;
@@ -235,10 +255,14 @@ static void *queue_main(void *user)
         bool skip = queue->status < 0;
         queue->running = true;
         pthread_mutex_unlock(&queue->lock);
+        weft_command_t times = {.name = names[command->kind], .label = command->label};
+        times.start_ns = wefti_now_ns();
         weft_status_t status = skip ? WEFT_OK : run_command(queue, command);
+        times.end_ns = wefti_now_ns();
         free(command->pointers);
         free(command);
         pthread_mutex_lock(&queue->lock);
+        keep_times(queue, &times);
         queue->running = false;
         queue->late = LATE_POLLS;
         if (status < 0) {
@@ -274,6 +298,7 @@ static void queue_destroy(weft_queue_t *queue)
     queue->card->live--;
     pthread_mutex_destroy(&queue->lock);
     pthread_cond_destroy(&queue->change);
+    free(queue->times);
     free(queue);
 }
 
@@ -287,6 +312,7 @@ static weft_status_t push(weft_queue_t *queue, const command_t *command)
     *copy = *command;
     copy->next = NULL;
     pthread_mutex_lock(&queue->lock);
+    copy->label = queue->label;
     *queue->last = copy;
     queue->last = &copy->next;
     pthread_cond_signal(&queue->change);
@@ -394,6 +420,30 @@ static void cancel(weft_queue_t *queue)
     queue->cancelled = true;
 }
 
+static weft_status_t profile(weft_queue_t *queue, const char *label)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->profiling = true;
+    queue->label = label;
+    pthread_mutex_unlock(&queue->lock);
+    return WEFT_OK;
+}
+
+static weft_status_t profile_take(weft_queue_t *queue, weft_command_t *out_commands,
+                                  size_t capacity, size_t *out_count)
+{
+    pthread_mutex_lock(&queue->lock);
+    size_t count = queue->time_count < capacity ? queue->time_count : capacity;
+    if (count > 0) {
+        memcpy(out_commands, queue->times, count * sizeof *queue->times);
+        queue->time_count -= count;
+        memmove(queue->times, queue->times + count, queue->time_count * sizeof *queue->times);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    *out_count = count;
+    return WEFT_OK;
+}
+
 static const weft_device_ops_t ops = {.abi_version = WEFT_DEVICE_ABI_VERSION,
                                       .name = "fake card",
                                       .caps = WEFT_DEVICE_PEER_DIRECT,
@@ -415,6 +465,8 @@ static const weft_device_ops_t ops = {.abi_version = WEFT_DEVICE_ABI_VERSION,
                                       .mem_handle = mem_handle,
                                       .mem_wrap = mem_wrap,
                                       .mem_unwrap = mem_unwrap,
+                                      .profile = profile,
+                                      .profile_take = profile_take,
                                       .dlpack_type = 12};
 
 weft_status_t fake_card_create(weft_device_t **out_device)

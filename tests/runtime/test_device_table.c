@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "ops/reduce/reduce.h"
+#include "runtime/base/sync.h"
 
 #define QUEUES 2
 #define MOST_SOURCES 17u
@@ -92,7 +93,8 @@ static void test_table_is_complete(void **state)
     assert_true(ops->mem_alloc && ops->mem_free && ops->mem_export && ops->mem_import &&
                 ops->mem_unimport && ops->queue_create && ops->queue_destroy && ops->copy &&
                 ops->signal && ops->wait && ops->reduce && ops->launch && ops->flush &&
-                ops->query && ops->cancel && ops->mem_handle && ops->mem_wrap && ops->mem_unwrap);
+                ops->query && ops->cancel && ops->mem_handle && ops->mem_wrap && ops->mem_unwrap &&
+                ops->profile && ops->profile_take);
     assert_true(ops->kernels != NULL || ops->kernel_count == 0);
 }
 
@@ -419,6 +421,49 @@ static void test_table_reduces(void **state)
     }
 }
 
+/* The times of commands in order, with labels; waits have none. Few at a time are taken. */
+static void test_table_profiles(void **state)
+{
+    static const char *const labels[] = {"first", "second", "third"};
+    const fixture_t *fixture = *state;
+    const weft_device_ops_t *ops = fixture->ops;
+    weft_queue_t *queue = NULL;
+    weft_command_t commands[2], all[64];
+    size_t count = 0, total = 0;
+    uint8_t bytes[1000] = {0};
+    assert_int_equal(ops->queue_create(fixture->card, &queue), WEFT_OK);
+    uint64_t before_ns = wefti_now_ns();
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ops->profile(queue, labels[i]), WEFT_OK);
+        assert_int_equal(ops->copy(queue, fixture->memory, bytes, sizeof bytes), WEFT_OK);
+        assert_int_equal(ops->copy(queue, fixture->memory + 4096, fixture->memory, sizeof bytes),
+                         WEFT_OK);
+        assert_int_equal(ops->signal(queue, fixture->counters, (uint32_t)i + 1), WEFT_OK);
+        assert_int_equal(ops->wait(queue, fixture->counters, (uint32_t)i + 1), WEFT_OK);
+    }
+    assert_int_equal(ops->flush(queue), WEFT_OK);
+    while (ops->query(queue) == WEFT_IN_PROGRESS) {
+        sched_yield();
+    }
+    uint64_t after_ns = wefti_now_ns();
+    do {
+        assert_int_equal(ops->profile_take(queue, commands, 2, &count), WEFT_OK);
+        assert_true(count <= 2 && total + count <= 64);
+        for (size_t i = 0; i < count; i++) {
+            all[total++] = commands[i];
+        }
+    } while (count > 0);
+    assert_int_equal(total, 9);
+    for (size_t i = 0; i < total; i++) {
+        assert_string_equal(all[i].label, labels[i / 3]);
+        assert_true(all[i].name != NULL && all[i].start_ns <= all[i].end_ns);
+        assert_true(i == 0 || all[i - 1].end_ns <= all[i].start_ns);
+        /* clocks are compared to some microseconds */
+        assert_true(all[i].start_ns + 1000000 > before_ns && all[i].end_ns < after_ns + 1000000);
+    }
+    ops->queue_destroy(queue);
+}
+
 static void test_table_refuses(void **state)
 {
     const fixture_t *fixture = *state;
@@ -454,6 +499,7 @@ int main(void)
         TEST(test_table_tells_of_a_failure),
         TEST(test_table_reduces),
         TEST(test_table_refuses),
+        TEST(test_table_profiles),
     };
     support_card_or_skip();
     return cmocka_run_group_tests(tests, NULL, NULL);

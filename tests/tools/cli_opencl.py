@@ -312,6 +312,31 @@ class OpenCL(Case):
 
     @NEED_DEVICES
     @NEED_DATA
+    def test_a_timeline_has_the_queues_of_the_devices(self):
+        """Commands with the names of nodes and collectives, by the device's clock, one after the other in each queue."""
+        for way in ({}, BUFFERS):
+            report = self.train(MODELS / "mlp.onnx", "--device", "opencl:0,1", "--trace", "t.json", "--batch", 7, world=2,
+                                steps=3, env={**TWO, **way})
+            self.assertEqual(report["timeline"]["first_step"], 1)
+            events = json.loads((self.dir / "t.json").read_text())["traceEvents"]
+            names = {(event["pid"], event["args"]["name"]): event["tid"] for event in events if event["name"] == "thread_name"}
+            self.assertEqual(len(set(names.values())), len(names))
+            for rank in range(2):
+                seen = {}
+                for stream in ("compute", "comm"):
+                    row = names[rank, f"{stream} on opencl:{rank}"]
+                    slices = [event for event in events if event["ph"] == "X" and event["tid"] == row]
+                    for before, after in zip(slices, slices[1:]):
+                        self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.01)
+                    for event in slices:
+                        seen.setdefault(event["args"]["command"], set()).add((event["name"], event["args"].get("step")))
+                steps = {step for _, step in seen["kernel"]}
+                self.assertLessEqual({1, 2, 3}, steps)
+                self.assertLessEqual({"fc1", "relu1"}, {name for name, _ in seen["kernel"]})
+                self.assertTrue(any(name.startswith("bucket") for command in seen for name, _ in seen[command]), seen)
+
+    @NEED_DEVICES
+    @NEED_DATA
     def test_lenet_has_the_bits_of_the_cpu(self):
         for batch in (17, 7, 1):  # sixteen images at once and the rest; planes of one image
             cpu, devices = self.digests("lenet.onnx", "--batch", batch, steps=2)

@@ -301,7 +301,8 @@ int wp_keep(wp_state_t *state, const wp_call_t *call)
             PyErr_SetString(PyExc_ValueError, "a captured call needs contiguous memory");
             status = -1;
         } else if (arrays[i]->object != NULL) {
-            PyObject *kept = keeper(state, arrays[i]->object, "tensor", WP_READ, &again);
+            PyObject *kept =
+                keeper(state, arrays[i]->object, "tensor", WP_READ | WP_DEVICE, &again);
             status = kept != NULL ? PyList_Append(call->group->kept, kept) : -1;
             Py_XDECREF(kept);
         }

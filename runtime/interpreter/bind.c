@@ -189,6 +189,9 @@ weft_status_t wefti_run_begin(wefti_run_t *run)
         run->resolved = true;
     }
     WEFT_RETURN_IF_ERROR(check_reach(run));
+    if (run->call.hooks != NULL) {
+        WEFT_RETURN_IF_ERROR(run->call.hooks->begin(run->call.hooks, run->slice.at, elem_count));
+    }
     find_places(run);
     for (uint32_t lane = 0; lane < run->lanes; lane++) {
         run->lane[lane] =

@@ -358,8 +358,13 @@ weft_status_t wefti_run_advance(wefti_run_t *run, wefti_blocked_t *out_blocked)
         if (status != WEFT_OK) {
             break;
         }
+        uint64_t at = run->slice.at;
         end_run(run);
-        if (run->slice.at >= run->total || (status = wefti_run_begin(run)) < 0) {
+        if (run->call.hooks != NULL) {
+            settle(run); /* hooks may wait */
+            status = run->call.hooks->end(run->call.hooks, at, run->slice.elem_count);
+        }
+        if (status < 0 || run->slice.at >= run->total || (status = wefti_run_begin(run)) < 0) {
             break;
         }
     }

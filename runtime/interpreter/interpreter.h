@@ -78,6 +78,15 @@ typedef struct wefti_run_memory {
     bool polls;        /* the caller has other work: it looks again itself, so nothing spins here */
 } wefti_run_memory_t;
 
+/*
+ * What a caller does around the chunks of a call, elements [at, at + count) of the vector or of each
+ * block: before a chunk this rank's data has to be there, after it this rank's results are.
+ */
+typedef struct wefti_run_hooks {
+    weft_status_t (*begin)(struct wefti_run_hooks *hooks, uint64_t at, uint64_t count);
+    weft_status_t (*end)(struct wefti_run_hooks *hooks, uint64_t at, uint64_t count);
+} wefti_run_hooks_t;
+
 /* One call. */
 typedef struct wefti_run_call {
     weft_dtype_t dtype;
@@ -91,6 +100,7 @@ typedef struct wefti_run_call {
         chunk;    /* elements of the vector, or of each block; 0: as many as fit the work memory */
     bool follows; /* the last call was of this run with the same type, and peers may still be in
                      it */
+    wefti_run_hooks_t *hooks; /* NULL: none */
 } wefti_run_call_t;
 
 typedef struct wefti_run wefti_run_t;

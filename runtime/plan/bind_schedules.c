@@ -27,16 +27,14 @@ static void find_offsets(const weft_session_t *session, const wefti_bound_group_
     }
 }
 
-/* Bytes of a buffer of this rank. */
-static size_t side_bytes(const wefti_side_t *side, const weft_algo_params_t *params,
-                         const wefti_run_call_t *call)
+/* Blocks of a buffer of this rank. */
+static uint32_t side_blocks(const wefti_side_t *side, const weft_algo_params_t *params)
 {
-    size_t bytes = (size_t)call->counts.elem_count * weft_dtype_size_bytes(call->dtype);
     return (side->holder == WEFT_HOLDER_ROOT && params->rank != params->root) ||
                    side->extent == WEFT_EXTENT_NOTHING
                ? 0
-           : side->extent == WEFT_EXTENT_BLOCKS ? params->group_size * bytes
-                                                : bytes;
+           : side->extent == WEFT_EXTENT_BLOCKS ? params->group_size
+                                                : 1;
 }
 
 /* The run of one use, whose call is filled in but for its offsets, and its memory: offsets for now.
@@ -51,8 +49,11 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     wefti_links_t links = {.put = group->put};
     bound->group = group;
     const wefti_run_call_t *call = &bound->call;
-    bound->send_bytes = side_bytes(&wefti_collective_of(params->op)->send, params, call);
-    bound->recv_bytes = side_bytes(&wefti_collective_of(params->op)->recv, params, call);
+    bound->send_blocks = side_blocks(&wefti_collective_of(params->op)->send, params);
+    bound->recv_blocks = side_blocks(&wefti_collective_of(params->op)->recv, params);
+    if (session->staged) {
+        bound->call.chunk = wefti_staged_chunk(params->op, call->dtype, n);
+    }
     bound->offsets = wefti_arena_array(&session->arena, 2 * (size_t)n, sizeof(*bound->offsets));
     WEFT_RETURN_IF_NO_MEMORY(bound->offsets);
     bound->call.send = bound->offsets;

@@ -140,11 +140,11 @@ static weft_status_t advance_schedule(weft_session_t *session, wefti_cursor_t *c
         cursor->collective_since_ns = start_ns;
     }
     if (!record->schedule.bound->started) {
-        status = wefti_staged_move(session, cursor, record->schedule.bound, true);
+        status = wefti_staged_start(session, cursor, record->schedule.bound);
     }
     status = status < 0 ? status : wefti_bound_run_advance(record->schedule.bound);
     if (status == WEFT_OK) {
-        status = wefti_staged_move(session, cursor, record->schedule.bound, false);
+        status = wefti_staged_finish(session, cursor, record->schedule.bound);
     }
     if (status < 0) {
         return wefti_error_prefix(status, "rank %u: collective \"%s\"", session->endpoint->rank,

@@ -12,6 +12,14 @@
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
 
+static weft_status_t late(const weft_session_t *session)
+{
+    return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
+                       session->endpoint->rank,
+                       (double)session->endpoint->settings->timeout_ns * 1e-9,
+                       session->context->device->ops->name);
+}
+
 weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
 {
     const weft_device_ops_t *ops = session->context->device->ops;
@@ -25,25 +33,70 @@ weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
         if (polls % CHECK_EVERY == 0) {
             WEFT_RETURN_IF_ERROR(wefti_endpoint_check(session->endpoint));
             if (wefti_now_ns() > deadline_ns) {
-                return wefti_error(
-                    WEFT_ERR_TIMEOUT, "rank %u: waited %.3g s for device \"%s\" (WEFT_TIMEOUT)",
-                    session->endpoint->rank, (double)session->endpoint->settings->timeout_ns * 1e-9,
-                    ops->name);
+                return late(session);
             }
         }
         sched_yield();
     }
 }
 
-/* A timeline has rows of the queues if the device keeps their times. */
-static weft_status_t open_profiles(weft_session_t *session)
+weft_status_t wefti_session_await(weft_session_t *session, weft_queue_t *queue, weft_queue_t *other,
+                                  const _Atomic uint32_t *seen, uint32_t target)
 {
     const weft_device_ops_t *ops = session->context->device->ops;
-    const uint32_t count = session->plan->stream_count;
+    uint64_t timeout_ns = session->context->settings.timeout_ns;
+    uint64_t deadline_ns = timeout_ns != 0 ? wefti_now_ns() + timeout_ns : UINT64_MAX;
+    for (uint32_t polls = 1;; polls++) {
+        /* acquire: what the queue has copied before is visible */
+        uint32_t value = atomic_load_explicit(seen, memory_order_acquire);
+        if (wefti_signal_reached(value, target)) {
+            return WEFT_OK;
+        }
+        if (polls % CHECK_EVERY == 0) {
+            weft_status_t status = ops->query(other);
+            status = status < 0 ? status : ops->query(queue);
+            status = status < 0 ? status : wefti_endpoint_check(session->endpoint);
+            if (status < 0) {
+                return status;
+            }
+            if (wefti_now_ns() > deadline_ns) {
+                return late(session);
+            }
+        }
+        wefti_endpoint_progress(session->endpoint);
+        sched_yield();
+    }
+}
+
+weft_status_t wefti_exec_device_open(weft_session_t *session)
+{
+    weft_device_t *device = session->context->device;
+    WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->copy_queue));
+    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
+        WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->queues[i]));
+    }
+    return WEFT_OK;
+}
+
+uint32_t wefti_exec_device_queue_count(const weft_session_t *session)
+{
+    return session->plan->stream_count * (session->staged ? 2 : 1);
+}
+
+static weft_queue_t *queue_at(const weft_session_t *session, uint32_t i)
+{
+    const uint32_t streams = session->plan->stream_count;
+    return i < streams ? session->queues[i] : session->staged_streams[i - streams].in;
+}
+
+/* A timeline has rows of the queues if the device keeps their times. */
+weft_status_t wefti_exec_device_profile(weft_session_t *session)
+{
+    const uint32_t count = wefti_exec_device_queue_count(session);
     wefti_history_t *histories = wefti_arena_array(&session->arena, count + 1u, sizeof *histories);
     WEFT_RETURN_IF_NO_MEMORY(histories);
     for (uint32_t i = 0; i < count; i++) {
-        weft_status_t status = ops->profile(session->queues[i], "");
+        weft_status_t status = session->context->device->ops->profile(queue_at(session, i), "");
         if (status == WEFT_ERR_UNSUPPORTED) {
             return WEFT_OK;
         }
@@ -57,20 +110,12 @@ static weft_status_t open_profiles(weft_session_t *session)
     return WEFT_OK;
 }
 
-weft_status_t wefti_exec_device_open(weft_session_t *session)
-{
-    weft_device_t *device = session->context->device;
-    WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->copy_queue));
-    for (uint32_t i = 0; i < session->plan->stream_count; i++) {
-        WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->queues[i]));
-    }
-    return session->trace ? open_profiles(session) : WEFT_OK;
-}
-
 void wefti_exec_device_label(const weft_session_t *session, uint32_t stream, const char *name)
 {
-    if (session->queue_histories != NULL) {
-        session->context->device->ops->profile(session->queues[stream], name);
+    const uint32_t count = wefti_exec_device_queue_count(session);
+    for (uint32_t i = stream; session->queue_histories != NULL && i < count;
+         i += session->plan->stream_count) {
+        session->context->device->ops->profile(queue_at(session, i), name);
     }
 }
 
@@ -78,9 +123,10 @@ void wefti_exec_device_remember(weft_session_t *session)
 {
     weft_command_t commands[64];
     size_t count = 0;
-    for (uint32_t i = 0; session->queue_histories != NULL && i < session->plan->stream_count;) {
+    const uint32_t queues = wefti_exec_device_queue_count(session);
+    for (uint32_t i = 0; session->queue_histories != NULL && i < queues;) {
         if (session->context->device->ops->profile_take(
-                session->queues[i], commands, sizeof commands / sizeof *commands, &count) < 0 ||
+                queue_at(session, i), commands, sizeof commands / sizeof *commands, &count) < 0 ||
             count == 0) {
             i++;
             continue;
@@ -103,7 +149,12 @@ void wefti_exec_device_remember(weft_session_t *session)
 void wefti_exec_device_close(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
+    /* After an error a queue may wait for what never comes. */
+    bool failed = wefti_fault_get(&session->fault) < 0;
     for (uint32_t i = 0; session->queues != NULL && i < session->plan->stream_count; i++) {
+        if (session->queues[i] != NULL && failed) {
+            device->ops->cancel(session->queues[i]);
+        }
         if (session->queues[i] != NULL) {
             device->ops->queue_destroy(session->queues[i]);
         }

@@ -237,6 +237,9 @@ static weft_status_t bind_local(weft_session_t *session)
     if (session->staged) {
         WEFT_RETURN_IF_ERROR(wefti_staged_open(session));
     }
+    if (session->context->device != NULL && session->trace) {
+        WEFT_RETURN_IF_ERROR(wefti_exec_device_profile(session));
+    }
     if (session->context->device == NULL || session->staged) {
         WEFT_RETURN_IF_ERROR(wefti_exec_host_open(session));
     }

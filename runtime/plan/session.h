@@ -70,6 +70,23 @@ typedef struct wefti_bound_group {
     const uint32_t *rail_of; /* [size] as algorithms have it; NULL: hosts have one NIC each */
 } wefti_bound_group_t;
 
+/* Its chunks between device and mirror. */
+typedef struct wefti_staged_run {
+    wefti_run_hooks_t hooks; /* member 0 */
+    struct weft_session *session;
+    struct wefti_bound_run *bound;
+    uint32_t stream;
+    uint32_t out_before; /* pieces that the stream's queue had copied out before it */
+} wefti_staged_run_t;
+
+/* What a stream of a staged session has besides its queue. */
+typedef struct wefti_staged_stream {
+    weft_queue_t *in;      /* copies into the device, which go on beside those out of it */
+    uint32_t *counters;    /* on the device: [0] pieces out, [LINE] collectives in */
+    uint32_t out, ins;     /* how many of both were enqueued */
+    _Atomic uint32_t seen; /* pieces out, as the queue shows the host */
+} wefti_staged_stream_t;
+
 /* A collective that the interpreter runs at one place of a program. */
 typedef struct wefti_bound_run {
     wefti_run_t *run; /* NULL: records do it */
@@ -79,8 +96,9 @@ typedef struct wefti_bound_run {
     const wefti_bound_group_t *group;
     uint64_t *offsets; /* [2 * group size] send, then recv of the call */
     wefti_blocked_t blocked;
-    size_t send_bytes, recv_bytes; /* of this rank: what a staged session moves */
+    uint32_t send_blocks, recv_blocks; /* of this rank; 0: nothing, 1: a vector or one block */
     bool started;
+    wefti_staged_run_t staged; /* exec_staged.c */
 } wefti_bound_run_t;
 
 typedef enum wefti_result_kind {
@@ -126,6 +144,7 @@ struct weft_session {
     uint8_t *base; /* own copy of the arena, an address on the device; NULL: not mapped yet */
     bool staged;   /* exec_staged.c: the region is in host memory, a mirror of device_arena */
     uint8_t *device_arena;
+    wefti_staged_stream_t *staged_streams;
     wefti_bound_kernel_t *kernels;
     uint32_t *kernel_stream; /* the stream that runs a kernel */
     void **scratch;          /* per stream, on the device */
@@ -160,7 +179,7 @@ struct weft_session {
     wefti_worker_t *workers; /* per stream; only those of communicating streams run */
     bool *on_worker;         /* per stream: the thread of its worker exists */
     weft_queue_t **queues;   /* per stream, not on the CPU */
-    wefti_history_t *queue_histories; /* per stream, of its queue's commands; NULL: no timeline */
+    wefti_history_t *queue_histories; /* of the commands of queues; NULL: no timeline */
     weft_queue_t *copy_queue;         /* inputs and outputs, not on the CPU */
 
     uint32_t step_scalar, rank_scalar, shard_scalar; /* buffers of "step", "rank" and "shard" */
@@ -257,12 +276,19 @@ wefti_signal_t *wefti_cursor_blocked_on(const wefti_cursor_t *cursor, uint32_t *
 weft_status_t wefti_exec_device_open(weft_session_t *session);
 void wefti_exec_device_close(weft_session_t *session);
 weft_status_t wefti_exec_device_run(weft_session_t *session, wefti_bound_program_t *program);
-/* Later commands of a stream's queue are those of a record, in a timeline. */
+/* The session's queues: that of each stream, then, if it is staged, that of its copies in. */
+uint32_t wefti_exec_device_queue_count(const weft_session_t *session);
+/* Before the first run, for a timeline. */
+weft_status_t wefti_exec_device_profile(weft_session_t *session);
+/* Later commands of a stream's queues are those of a record, in a timeline. */
 void wefti_exec_device_label(const weft_session_t *session, uint32_t stream, const char *name);
 /* After a run: what its queues did, into their histories. */
 void wefti_exec_device_remember(weft_session_t *session);
 /* Until queue is done; an error where the world ends first. */
 weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue);
+/* Until queue, which may wait for other, has shown the host target or more in seen. */
+weft_status_t wefti_session_await(weft_session_t *session, weft_queue_t *queue, weft_queue_t *other,
+                                  const _Atomic uint32_t *seen, uint32_t target);
 /* exec_staged.c: whether the session is staged, with the endpoint that it uses. Collective. */
 weft_status_t wefti_staged_choose(weft_session_t *session);
 /* The arena on the device, and its addresses in all records. */
@@ -281,9 +307,14 @@ bool wefti_staged_enqueues(const weft_session_t *session, const wefti_record_t *
 weft_status_t wefti_staged_enqueue(weft_session_t *session, const wefti_cursor_t *cursor,
                                    const wefti_record_t *record);
 weft_status_t wefti_staged_drain(weft_session_t *session, const wefti_cursor_t *cursor);
-/* What a collective sends, out to the mirror; or its result, in from there. */
-weft_status_t wefti_staged_move(weft_session_t *session, const wefti_cursor_t *cursor,
-                                const wefti_bound_run_t *bound, bool out);
+/* Elements of a chunk of a call on n ranks, of the vector or of each block. */
+uint64_t wefti_staged_chunk(weft_collective_t op, weft_dtype_t dtype, uint32_t n);
+/* Before a collective starts: its data is on its way to the mirror. */
+weft_status_t wefti_staged_start(weft_session_t *session, const wefti_cursor_t *cursor,
+                                 wefti_bound_run_t *bound);
+/* After it: later commands of the stream's queue wait for its result. */
+weft_status_t wefti_staged_finish(weft_session_t *session, const wefti_cursor_t *cursor,
+                                  const wefti_bound_run_t *bound);
 /* Copies between host and arena, to completion, on either kind of device. */
 weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void *src, size_t bytes);
 /* The error of a caller's buffer whose size is not the tensor's. kind: "input", "parameter", ... */

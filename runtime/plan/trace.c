@@ -34,7 +34,8 @@ typedef struct span {
 /* Streams, then the queues of a device. All ranks have as many. */
 static uint32_t row_count(const weft_session_t *session)
 {
-    return session->plan->stream_count * (session->context->device != NULL ? 2 : 1);
+    return session->plan->stream_count +
+           (session->context->device != NULL ? wefti_exec_device_queue_count(session) : 0);
 }
 
 /* NULL: of a queue whose times are not known. */
@@ -86,7 +87,8 @@ static void add_names(wefti_json_t *json, const weft_session_t *session)
             continue;
         }
         if (i >= streams) {
-            snprintf(queue, sizeof queue, "%s on %s", name, session->context->device->ops->name);
+            snprintf(queue, sizeof queue, "%s%s on %s", name, i >= 2 * streams ? " in" : "",
+                     session->context->device->ops->name);
         }
         begin_event(json, session, i, "M", "thread_name");
         wefti_json_begin_object(json, "args");

@@ -199,10 +199,20 @@ static bool aligned(const command_t *command)
     return (((uintptr_t)command->src | (uintptr_t)command->dst) & (sizeof(uint32_t) - 1)) == 0;
 }
 
+/* FAKE_COPY_MB_PER_S: copies between host and card take as long as over such a link. */
+static void take_time(const command_t *command)
+{
+    const char *rate = getenv("FAKE_COPY_MB_PER_S");
+    if (rate != NULL && on_card(command->src) != on_card(command->dst)) {
+        wefti_sleep_ns((uint64_t)((double)command->bytes * 1e3 / strtod(rate, NULL)));
+    }
+}
+
 static weft_status_t run_command(weft_queue_t *queue, const command_t *command)
 {
     switch (command->kind) {
     case COPY:
+        take_time(command);
         if (command->bytes == sizeof(uint32_t) && aligned(command)) { /* a word others may poll */
             uint32_t word = atomic_load((_Atomic uint32_t *)translate(command->src));
             atomic_store((_Atomic uint32_t *)translate(command->dst), word);

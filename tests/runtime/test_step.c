@@ -252,8 +252,11 @@ static void check_timeline(weft_progress_t progress, bool card)
     assert_int_equal(system(command), 0);
     char *text = read_text(path);
     assert_int_equal(count(text, "\"process_name\""), 2);
-    assert_int_equal(count(text, "\"thread_name\""), 4);
-    if (!card) {
+    assert_int_equal(count(text, "\"thread_name\""), card ? 8 : 4); /* also the queues */
+    if (card) {
+        assert_true(count(text, "\"cat\": \"kernel\"") >= 2 * 5 * 11);
+        assert_int_equal(count(text, "on fake card\""), 4);
+    } else {
         /* per rank and step: 11 kernels; 3 buckets; an arrow to the bucket and one back from it */
         assert_int_equal(count(text, "\"cat\": \"kernel\""), 2 * 5 * 11);
         assert_int_equal(count(text, "\"cat\": \"collective\""), 2 * (5 * 3 + 1));

@@ -70,6 +70,11 @@ fuser.add(a, name="a"), fuser.add(b, name="b")
 fuser.wait()
 assert (a.numpy() == host * 16).all() and (b.numpy() == host * 6).all()
 fuser.destroy()
+with weft.capture() as calls:
+    weft.all_reduce_(a), weft.all_reduce_(b)
+calls.launch()
+assert (a.numpy() == host * 32).all() and (b.numpy() == host * 12).all()
+calls.destroy()
 refused(ValueError, "device: 'cpu', the context is on 'opencl", weft.empty, 3, device="cpu")
 refused(TypeError, "device must be a string", weft.empty, 3, device=0)
 refused(ValueError, "int32 of shape (3, 4), the array float32", a.copy_, host.astype(np.int32))
@@ -305,7 +310,9 @@ class OpenCL(Case):
     @NEED_DATA
     def test_devices_that_do_not_reach_each_other(self):
         """Collectives run on a mirror of the arena: buffers on one host, and hosts that share nothing."""
-        for world, options in ((2, ()), (3, ("--shard-optimizer",)), (2, ("--decouple",)), (2, ("--accumulate", 2))):
+        large = ("--bucket", "one")  # of several chunks
+        for world, options in ((2, ()), (3, ("--shard-optimizer",)), (2, ("--decouple",)), (2, ("--accumulate", 2)),
+                               (2, large), (3, (*large, "--shard-optimizer"))):
             ways = (BUFFERS, {"WEFT_TRANSPORT": "tcp"}, {**BUFFERS, "WEFT_PROGRESS": "inline"})
             cpu, devices = self.digests("mlp.onnx", "--batch", 7, *options, world=world, ways=ways)
             self.assertEqual([cpu] * len(ways), devices, options)
@@ -315,8 +322,8 @@ class OpenCL(Case):
     def test_a_timeline_has_the_queues_of_the_devices(self):
         """Commands with the names of nodes and collectives, by the device's clock, one after the other in each queue."""
         for way in ({}, BUFFERS):
-            report = self.train(MODELS / "mlp.onnx", "--device", "opencl:0,1", "--trace", "t.json", "--batch", 7, world=2,
-                                steps=3, env={**TWO, **way})
+            report = self.train(MODELS / "mlp.onnx", "--device", "opencl:0,1", "--trace", "t.json", "--batch", 7, "--bucket", "one",
+                                world=2, steps=3, env={**TWO, **way})
             self.assertEqual(report["timeline"]["first_step"], 1)
             events = json.loads((self.dir / "t.json").read_text())["traceEvents"]
             names = {(event["pid"], event["args"]["name"]): event["tid"] for event in events if event["name"] == "thread_name"}
@@ -334,6 +341,12 @@ class OpenCL(Case):
                 self.assertLessEqual({1, 2, 3}, steps)
                 self.assertLessEqual({"fc1", "relu1"}, {name for name, _ in seen["kernel"]})
                 self.assertTrue(any(name.startswith("bucket") for command in seen for name, _ in seen[command]), seen)
+                if way == BUFFERS:  # chunks of the bucket, 2.2 MB, leave in one queue and come back in another
+                    for row, command in (("comm", "read"), ("comm in", "write")):
+                        moved = [event for event in events if event["ph"] == "X" and event["args"].get("command") == command
+                                 and event["tid"] == names[rank, f"{row} on opencl:{rank}"] and event["args"].get("step") == 2
+                                 and event["name"] == "bucket 0"]
+                        self.assertGreaterEqual(len(moved), 3, row)
 
     @NEED_DEVICES
     @NEED_DATA

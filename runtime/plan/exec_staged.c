@@ -28,7 +28,7 @@
  * the last one in overlap with nothing. Of 34 MB over links of 0.5 to 12 GB/s chunks of 1 MiB took
  * the least time; of 256 KiB and 4 MiB up to a third more.
  */
-#define CHUNK_BYTES ((size_t)1 << 20)
+size_t wefti_staged_chunk_bytes = (size_t)1 << 20;
 
 /* Whether this rank's device and those of all others reach each other's memory. */
 static bool reaches_all(const wefti_endpoint_t *endpoint)
@@ -176,7 +176,7 @@ uint64_t wefti_staged_chunk(weft_collective_t op, weft_dtype_t dtype, uint32_t n
 {
     const uint64_t line = LINE_BYTES / weft_dtype_size_bytes(dtype);
     const uint64_t blocks = wefti_collective_is_vector(op) ? 1 : n;
-    const uint64_t elems = CHUNK_BYTES / weft_dtype_size_bytes(dtype) / blocks;
+    const uint64_t elems = wefti_staged_chunk_bytes / weft_dtype_size_bytes(dtype) / blocks;
     /* blocks that algorithms cut a vector into are whole lines */
     const uint64_t unit = wefti_collective_is_vector(op) ? line * n : line;
     return elems > unit ? elems / unit * unit : unit;

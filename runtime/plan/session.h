@@ -307,6 +307,8 @@ bool wefti_staged_enqueues(const weft_session_t *session, const wefti_record_t *
 weft_status_t wefti_staged_enqueue(weft_session_t *session, const wefti_cursor_t *cursor,
                                    const wefti_record_t *record);
 weft_status_t wefti_staged_drain(weft_session_t *session, const wefti_cursor_t *cursor);
+/* Of a chunk; tests make it smaller. */
+extern size_t wefti_staged_chunk_bytes;
 /* Elements of a chunk of a call on n ranks, of the vector or of each block. */
 uint64_t wefti_staged_chunk(weft_collective_t op, weft_dtype_t dtype, uint32_t n);
 /* Before a collective starts: its data is on its way to the mirror. */

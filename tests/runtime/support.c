@@ -294,6 +294,9 @@ void support_run_threads(const training_t *training, outcome_t *outcomes)
         ranks[r].params.hub = hub;
         if (training->card) {
             assert_int_equal(fake_card_create(&ranks[r].params.device), WEFT_OK);
+            if (r == 0 && training->card_fails > 0) {
+                fake_card_fail(ranks[r].params.device, training->card_fails);
+            }
         }
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, thread_main, &ranks[r]), 0);
     }

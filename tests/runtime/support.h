@@ -37,6 +37,7 @@ typedef struct training {
     bool reads;       /* evaluates, and reads weights, after every step */
     weft_progress_t progress;
     bool card;               /* on the fake card */
+    int card_fails;          /* after so many commands and allocations of rank 0's; 0: never */
     const uint32_t *host_of; /* threads: ranks of different hosts only put; or NULL */
     int isa;                 /* as in weft_context_params_t; 0: portable */
     const char *trace;       /* path of a timeline */

@@ -313,7 +313,7 @@ class OpenCL(Case):
         large = ("--bucket", "one")  # of several chunks
         for world, options in ((2, ()), (3, ("--shard-optimizer",)), (2, ("--decouple",)), (2, ("--accumulate", 2)),
                                (2, large), (3, (*large, "--shard-optimizer"))):
-            ways = (BUFFERS, {"WEFT_TRANSPORT": "tcp"}, {**BUFFERS, "WEFT_PROGRESS": "inline"})
+            ways = (BUFFERS, {"WEFT_TRANSPORT": "tcp"}, {**BUFFERS, "WEFT_PROGRESS": "inline"})[:2 if options[:2] == large else 3]
             cpu, devices = self.digests("mlp.onnx", "--batch", 7, *options, world=world, ways=ways)
             self.assertEqual([cpu] * len(ways), devices, options)
 
@@ -399,7 +399,7 @@ class OpenCL(Case):
                 with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
                     ranks = file.read().split()
             trained = 0  # seconds of a processor: it is in its steps by then
-            while trained < 1.5 and run.poll() is None:
+            while trained < 0.8 and run.poll() is None:
                 with open(f"/proc/{ranks[1]}/stat") as file:
                     fields = file.read().rsplit(")", 1)[1].split()
                 trained = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

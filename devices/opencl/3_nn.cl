@@ -1,87 +1,92 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of operators. Arguments: operands in the order of the node, scratch, numbers, factors. */
 
-#define WIDTH 16
+#define WIDTH 16    /* columns of a work item */
+#define ROWS 8      /* its rows */
 #define K_BLOCK 256 /* products of a chain */
 
-/* Copies B to the [k, columns rounded up] that gemm reads, and A to [m, k]. */
-__kernel void gemm_turn(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), long m, long n, long k,
-                        long trans_a, long trans_b, long c_row, long c_column, long has_c,
+#define PRODUCT_NUMBERS                                                                            \
+    long m, long n, long k, long a_row, long a_k, long b_k, long b_column, long c_row,             \
+        long c_column, long has_c, long batch, long panels
+
+/* Copies the matrices of B to [k, columns rounded up], of which gemm reads lines of 16. */
+__kernel void gemm_turn(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), IN(table), PRODUCT_NUMBERS,
                         float alpha, float beta, ITEMS)
 {
-    POINTER(float, a);
     POINTER(float, b);
     RESULT(float, scratch);
-    ITEM(long, at)
-    const long padded = (n + WIDTH - 1) / WIDTH * WIDTH;
-    if (at < k * padded) {
-        const long p = at / padded, j = at % padded;
-        scratch[at] = j >= n ? 0.0f : b[trans_b ? j * k + p : p * n + j];
-    } else {
-        const long i = (at - k * padded) / k, p = (at - k * padded) % k;
-        scratch[at] = a[trans_a ? p * m + i : i * k + p];
+    ITEM(uint, at)
+    const uint lines = ((uint)n + WIDTH - 1) / WIDTH, line = at % lines, row = at / lines;
+    const uint p = row % (uint)k, matrix = row / (uint)k;
+    const long from = (long)matrix * k * n + p * b_k, left = min((long)WIDTH, n - (long)line * WIDTH);
+    float out[WIDTH];
+    for (int i = 0; i < WIDTH; i++) {
+        out[i] = i < left ? b[from + ((long)line * WIDTH + i) * b_column] : 0.0f;
+    }
+    vstore16(vload16(0, out), at, scratch);
+}
+
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define BEGIN_ROW(r)                                                                               \
+    float16 sum##r = 0.0f, chain##r;                                                               \
+    __global const float *a##r = a + min(i + r, m - 1) * a_row;
+#define BEGIN_CHAIN(r) chain##r = 0.0f;
+#define ADD_PRODUCT(r) chain##r = fma((float16)(a##r[p * a_k]), columns, chain##r);
+#define ADD_CHAIN(r) sum##r = from == 0 ? chain##r : sum##r + chain##r;
+#define END_ROW(r)                                                                                 \
+    if (i + r < m) {                                                                               \
+        write_row(y + (i + r) * n + j, alpha != 1.0f ? sum##r * alpha : sum##r,                    \
+                  (int)min((long)WIDTH, n - j), has_c ? c + (i + r) * c_row + j * c_column : 0,    \
+                  c_column, beta);                                                                 \
+    }
+
+void write_row(__global float *y, float16 sum, int width, __global const float *c, long c_column,
+               float beta)
+{
+    float out[WIDTH];
+    if (width == WIDTH && c == 0) {
+        vstore16(sum, 0, y);
+        return;
+    }
+    vstore16(sum, 0, out);
+    for (int q = 0; q < width; q++) {
+        y[q] = c != 0 ? out[q] + beta * c[q * c_column] : out[q];
     }
 }
 
 /*
- * Y = alpha A B + beta C. A work item has 16 elements of a row, whose products are added as
- * ops/compute/gemm_f32.h defines: chains of 256 fused multiply-adds, then the sums of these.
+ * Y = alpha A B + beta C, of a batch of matrices. A work item has 16 elements of 8 rows, whose
+ * products are added as ops/compute/gemm_f32.h defines: chains of 256 fused multiply-adds, then the
+ * sums of these. panels: B was copied by gemm_turn. Table: for each matrix of Y that of A and of B.
  */
-__kernel void gemm(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), long m, long n, long k, long trans_a,
-                   long trans_b, long c_row, long c_column, long has_c, float alpha, float beta, ITEMS)
+__kernel void gemm(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), IN(table), PRODUCT_NUMBERS, float alpha,
+                   float beta, ITEMS)
 {
+    POINTER(float, a);
+    POINTER(float, b);
     POINTER(float, c);
+    POINTER(long, table);
     RESULT(float, y);
-    POINTER(float, scratch);
-    ITEM(long, at)
-    const long blocks = (n + WIDTH - 1) / WIDTH, padded = blocks * WIDTH;
-    const long i = at / blocks, j = at % blocks * WIDTH;
-    __global const float *turned_b = scratch + j, *turned_a = scratch + k * padded + i * k;
-    float16 sum = 0.0f;
+    ITEM(uint, at)
+    const uint row_blocks = ((uint)m + ROWS - 1) / ROWS, lines = ((uint)n + WIDTH - 1) / WIDTH;
+    const uint left = at / row_blocks, matrix = left / lines;
+    const long i = (long)(at % row_blocks) * ROWS, j = (long)(left % lines) * WIDTH;
+    const long padded = panels ? lines * WIDTH : n;
+    a += table[2 * matrix] * m * k;
+    b = (panels ? (__global const float *)(scratch_base + scratch_at) : b) +
+        table[2 * matrix + 1] * k * padded + j;
+    y += (long)matrix * m * n;
+    EACH_ROW(BEGIN_ROW)
     for (long from = 0; from < k; from += K_BLOCK) {
         const long to = min(from + K_BLOCK, k);
-        float16 chain = 0.0f;
+        EACH_ROW(BEGIN_CHAIN)
         for (long p = from; p < to; p++) {
-            chain = fma((float16)(turned_a[p]), vload16(0, turned_b + p * padded), chain);
+            const float16 columns = vload16(0, b + p * padded);
+            EACH_ROW(ADD_PRODUCT)
         }
-        sum = from == 0 ? chain : sum + chain;
+        EACH_ROW(ADD_CHAIN)
     }
-    sum = alpha != 1.0f ? sum * alpha : sum;
-    float out[WIDTH];
-    vstore16(sum, 0, out);
-    for (long q = 0; q < WIDTH && j + q < n; q++) {
-        y[i * n + j + q] = has_c ? out[q] + beta * c[i * c_row + (j + q) * c_column] : out[q];
-    }
-}
-
-__kernel void relu(IN(x), OUT(y), ITEMS)
-{
-    POINTER(float, x);
-    RESULT(float, y);
-    ITEM(size_t, i)
-    y[i] = x[i] <= 0.0f ? 0.0f : x[i];
-}
-
-__kernel void relu_grad(IN(dy), IN(y), OUT(dx), ITEMS)
-{
-    POINTER(float, dy);
-    POINTER(float, y);
-    RESULT(float, dx);
-    ITEM(size_t, i)
-    dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
-}
-
-/* [rows, columns] -> [columns], in the order of the rows */
-__kernel void sum_columns(IN(x), OUT(y), long rows, long columns, ITEMS)
-{
-    POINTER(float, x);
-    RESULT(float, y);
-    ITEM(size_t, j)
-    float sum = 0.0f;
-    for (long r = 0; r < rows; r++) {
-        sum += x[r * columns + j];
-    }
-    y[j] = sum;
+    EACH_ROW(END_ROW)
 }
 
 #define ADD_LEVEL(k)                                                                              \
@@ -105,14 +110,6 @@ __kernel void tree_fold(IN(x0), IN(x1), IN(x2), IN(x3), IN(x4), IN(x5), IN(x6), 
     ADD_LEVEL(6)
     ADD_LEVEL(7)
     y[i] = count > 1 && sum != sum ? as_float(0x7fc00000u) : sum;
-}
-
-__kernel void copy_words(IN(x), OUT(y), ITEMS)
-{
-    POINTER(uint, x);
-    RESULT(uint, y);
-    ITEM(size_t, i)
-    y[i] = x[i];
 }
 
 /* ---- the loss ---- */

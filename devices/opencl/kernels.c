@@ -1,102 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the device, a row each; those that have windows are in window.c. */
+/* The operators of the device, a row each; loss and updates are here, others in files of their own. */
+#include "devices/opencl/elements.h"
 #include "devices/opencl/kernels.h"
 
 #include <string.h>
 
-#define GEMM_WIDTH 16 /* columns of a work item */
-#define FOLDED 8u     /* levels of 128 micro-batches */
-
-static PREPARE(prepare_gemm)
-{
-    cl_node_t node = cl_start(3, 1);
-    bool has_c = cl_has(desc->inputs, desc->input_count, 2);
-    (void)env;
-    TRY(cl_need_f32(desc, has_c ? 3 : 2, 1, 0));
-    const weft_tensor_desc_t *a = &desc->inputs[0], *b = &desc->inputs[1], *y = &desc->outputs[0];
-    bool trans_a = cl_attr_int(desc, "transA", 0) != 0,
-         trans_b = cl_attr_int(desc, "transB", 0) != 0;
-    if (a->rank != 2 || b->rank != 2 || y->rank != 2) {
-        return cl_refuse(desc, "operands must be matrices");
-    }
-    int64_t m = a->dims[trans_a], k = a->dims[!trans_a], n = b->dims[!trans_b];
-    int64_t c_row = 0, c_column = 0;
-    float beta = cl_attr_float(desc, "beta", 1.0f);
-    if (b->dims[trans_b] != k || y->dims[0] != m || y->dims[1] != n) {
-        return cl_refuse(desc, "shapes do not fit");
-    }
-    if (has_c) {
-        const weft_tensor_desc_t *c = &desc->inputs[2];
-        int64_t rows = c->rank >= 2 ? c->dims[c->rank - 2] : 1;
-        int64_t columns = c->rank >= 1 ? c->dims[c->rank - 1] : 1;
-        if (c->rank > 2 || (rows != 1 && rows != m) || (columns != 1 && columns != n)) {
-            return cl_refuse(desc, "input 2 cannot be broadcast");
-        }
-        c_row = rows == 1 ? 0 : columns;
-        c_column = columns == 1 ? 0 : 1;
-    }
-    const int64_t numbers[] = {m, n, k, trans_a, trans_b, c_row, c_column, has_c && beta != 0};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        cl_add_number(&node, numbers[i]);
-    }
-    cl_add_factor(&node, cl_attr_float(desc, "alpha", 1.0f));
-    cl_add_factor(&node, beta);
-    int64_t padded = (n + GEMM_WIDTH - 1) / GEMM_WIDTH * GEMM_WIDTH;
-    int64_t copied = k * padded + m * k;
-    if (m < 1 || n < 1 || k < 1 || copied > INT32_MAX) {
-        return cl_refuse(desc, "the matrices are empty or too large");
-    }
-    node.scratch_bytes = (size_t)copied * sizeof(float);
-    cl_add_step(&node, cl_each("gemm_turn", copied));
-    cl_add_step(&node, cl_each("gemm", m * padded / GEMM_WIDTH));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-/* Element by element, of inputs of the shape of the output. */
-static weft_status_t prepare_each(const weft_node_desc_t *desc, const char *function,
-                                  uint32_t inputs, void **out_state, size_t *out_scratch_bytes)
-{
-    cl_node_t node = cl_start(inputs, 1);
-    TRY(cl_need_f32(desc, inputs, 1, 0));
-    for (uint32_t i = 0; i < inputs; i++) {
-        if (cl_elems(&desc->inputs[i]) != cl_elems(&desc->outputs[0])) {
-            return cl_refuse(desc, "shapes differ");
-        }
-    }
-    cl_add_step(&node, cl_each(function, cl_elems(&desc->outputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-static PREPARE(prepare_relu)
-{
-    (void)env;
-    return prepare_each(desc, "relu", 1, out_state, out_scratch_bytes);
-}
-
-static PREPARE(prepare_relu_grad)
-{
-    (void)env;
-    return prepare_each(desc, "relu_grad", 2, out_state, out_scratch_bytes);
-}
-
-/* Views: the same elements in another shape. */
-static PREPARE(prepare_view)
-{
-    cl_node_t node = cl_start(1, 1);
-    (void)env;
-    if (!cl_has(desc->inputs, desc->input_count, 0) ||
-        !cl_has(desc->outputs, desc->output_count, 0) ||
-        desc->inputs[0].dtype != desc->outputs[0].dtype ||
-        cl_elems(&desc->inputs[0]) != cl_elems(&desc->outputs[0]) ||
-        desc->inputs[0].layout != desc->outputs[0].layout ||
-        cl_elem_bytes(desc->inputs[0].dtype) % 4 != 0) {
-        return cl_refuse(desc, "operands differ");
-    }
-    cl_add_step(&node,
-                cl_each("copy_words", cl_elems(&desc->inputs[0]) *
-                                          (int64_t)cl_elem_bytes(desc->inputs[0].dtype) / 4));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
+#define FOLDED 8u /* levels of 128 micro-batches */
 
 /* Partial sums of micro-batches, the latest first. */
 static PREPARE(prepare_tree_fold)
@@ -114,25 +23,6 @@ static PREPARE(prepare_tree_fold)
     }
     cl_add_number(&node, desc->input_count);
     cl_add_step(&node, cl_each("tree_fold", cl_elems(&desc->outputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-/* Over the leading dimensions; those of the output are the last ones of the input. */
-static PREPARE(prepare_sum_to)
-{
-    cl_node_t node = cl_start(1, 1);
-    (void)env;
-    TRY(cl_need_f32(desc, 1, 1, 0));
-    const weft_tensor_desc_t *x = &desc->inputs[0], *y = &desc->outputs[0];
-    uint32_t first = x->rank > y->rank ? x->rank - y->rank : 0;
-    if (y->rank > x->rank || first == 0 ||
-        memcmp(x->dims + first, y->dims, y->rank * sizeof *y->dims) != 0) {
-        return cl_refuse(desc, "sums are over leading dimensions only");
-    }
-    int64_t columns = cl_elems(y);
-    cl_add_number(&node, columns > 0 ? cl_elems(x) / columns : 0);
-    cl_add_number(&node, columns);
-    cl_add_step(&node, cl_each("sum_columns", columns));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
@@ -159,7 +49,7 @@ static weft_status_t describe_loss(const weft_node_desc_t *desc, uint32_t scores
     cl_add_number(node, cl_attr(desc, "ignore_index") != NULL);
     cl_add_number(node, cl_attr_int(desc, "ignore_index", 0));
     *out_mean = strcmp(name, "sum") != 0;
-    node->labels = node->f64 = true;
+    node->labels = true;
     return WEFT_OK;
 }
 
@@ -242,7 +132,6 @@ static PREPARE(prepare_adagrad)
     cl_add_number(&node, cl_attr_int(desc, "first", 0));
     cl_add_factor(&node, cl_attr_float(desc, "lr_decay", 0.0f));
     cl_add_factor(&node, cl_attr_float(desc, "epsilon", 1e-10f));
-    node.f64 = true;
     cl_add_step(&node, cl_each("adagrad", cl_elems(&desc->inputs[0])));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
@@ -259,7 +148,6 @@ static PREPARE(prepare_adam)
     cl_add_factor(&node, cl_attr_float(desc, "beta1", 0.9f));
     cl_add_factor(&node, cl_attr_float(desc, "beta2", 0.999f));
     cl_add_factor(&node, cl_attr_float(desc, "epsilon", 1e-8f));
-    node.f64 = true;
     cl_add_step(&node, cl_each("adam", cl_elems(&desc->inputs[0])));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
@@ -269,26 +157,54 @@ static PREPARE(prepare_adam)
         .abi_version = WEFT_KERNEL_ABI_VERSION, .domain = its_domain, .op = name,                  \
         .since_version = 1, .prepare = function, .destroy = cl_node_destroy, .family = "opencl"    \
     }
+#define ELEMENT_ROW(symbol, domain, name, ...) ROW(domain, name, cl_prepare_elements),
+/* The last ones need doubles. */
 const weft_kernel_t cl_kernels[] = {
-    ROW("", "Gemm", prepare_gemm),
-    ROW("", "Relu", prepare_relu),
-    ROW("com.microsoft", "ReluGrad", prepare_relu_grad),
-    ROW("", "Flatten", prepare_view),
-    ROW("", "Identity", prepare_view),
-    ROW("", "Reshape", prepare_view),
+    ELEMENTS(ELEMENT_ROW) /* those of elements.h */
+    ROW("weft", "Fused", cl_prepare_elements),
+    ROW("", "Gemm", cl_prepare_gemm),
+    ROW("", "MatMul", cl_prepare_matmul),
+    ROW("com.microsoft", "FusedMatMul", cl_prepare_matmul),
+    ROW("", "Flatten", cl_prepare_view),
+    ROW("", "Identity", cl_prepare_view),
+    ROW("", "Reshape", cl_prepare_view),
+    ROW("", "Squeeze", cl_prepare_view),
+    ROW("", "Unsqueeze", cl_prepare_view),
+    ROW("", "Transpose", cl_prepare_transpose),
+    ROW("", "Expand", cl_prepare_expand),
+    ROW("", "Slice", cl_prepare_slice),
+    ROW("weft", "SliceGrad", cl_prepare_slice_grad),
+    ROW("", "Split", cl_prepare_split),
+    ROW("", "Concat", cl_prepare_concat),
+    ROW("", "Dropout", cl_prepare_dropout),
+    ROW("", "Gather", cl_prepare_gather),
+    ROW("weft", "GatherGrad", cl_prepare_gather_grad),
+    ROW("", "GatherND", cl_prepare_gather_nd),
+    ROW("", "Softmax", cl_prepare_softmax),
+    ROW("weft", "SoftmaxGrad", cl_prepare_softmax_grad),
+    ROW("weft", "LogSoftmaxGrad", cl_prepare_softmax_grad),
+    ROW("", "LayerNormalization", cl_prepare_layer_norm),
+    ROW("com.microsoft", "LayerNormalizationGrad", cl_prepare_layer_norm_grad),
+    ROW("weft", "SumTo", cl_prepare_sum_to),
+    ROW("", "ReduceSum", cl_prepare_reduce),
+    ROW("", "ReduceMean", cl_prepare_reduce),
     ROW("", "Conv", cl_prepare_conv),
     ROW("com.microsoft", "ConvGrad", cl_prepare_conv_grad),
     ROW("", "MaxPool", cl_prepare_max_pool),
     ROW("weft", "MaxPoolMask", cl_prepare_max_pool),
     ROW("weft", "MaxPoolGrad", cl_prepare_max_pool_grad),
-    ROW("weft", "SumTo", prepare_sum_to),
-    ROW("", "SoftmaxCrossEntropyLoss", prepare_loss),
-    ROW("com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_loss_grad),
+    ROW("weft", "FlashAttentionGrad", cl_prepare_attention_grad),
     ROW("weft", "TreeFold", prepare_tree_fold),
     ROW("weft", "SGD", prepare_sgd),
     ROW("weft", "Momentum", prepare_momentum),
+    ROW("weft", "FlashAttention", cl_prepare_attention),
+    ROW("", "LogSoftmax", cl_prepare_softmax),
+    ROW("", "SoftmaxCrossEntropyLoss", prepare_loss),
+    ROW("com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_loss_grad),
     ROW("weft", "Adagrad", prepare_adagrad),
     ROW("weft", "Adam", prepare_adam),
     ROW("weft", "AdamW", prepare_adam),
 };
+#define OF_DOUBLES 7u
 const size_t cl_kernel_count = sizeof cl_kernels / sizeof *cl_kernels;
+const size_t cl_float_kernel_count = sizeof cl_kernels / sizeof *cl_kernels - OF_DOUBLES;

@@ -34,18 +34,27 @@ static weft_status_t find_operands(weft_queue_t *queue, const cl_node_t *node,
                                &out->places[all]);
 }
 
+static cl_int set_place(cl_kernel kernel, cl_mem memory, size_t at, cl_uint *index)
+{
+    cl_ulong offset = at;
+    cl_int code =
+        clSetKernelArg(kernel, (*index)++, sizeof memory, memory != NULL ? &memory : NULL);
+    return code == CL_SUCCESS ? clSetKernelArg(kernel, (*index)++, sizeof offset, &offset) : code;
+}
+
 /* With the lock of the device held. */
 static cl_int set_arguments(weft_queue_t *queue, cl_kernel kernel, const cl_node_t *node,
-                            const operands_t *operands, cl_uint *out_index)
+                            const cl_step_t *step, const operands_t *operands, cl_uint *out_index)
 {
     cl_uint index = 0;
     cl_int code = CL_SUCCESS;
-    for (uint32_t i = 0; i < operands->count && code == CL_SUCCESS; i++) {
-        const cl_place_t *place = &operands->places[i];
-        cl_ulong offset = place->offset;
-        code = clSetKernelArg(kernel, index++, sizeof place->memory,
-                              place->memory != NULL ? &place->memory : NULL);
-        code = code == CL_SUCCESS ? clSetKernelArg(kernel, index++, sizeof offset, &offset) : code;
+    uint32_t count = step->selected > 0 ? step->selected : operands->count;
+    for (uint32_t i = 0; i < count && code == CL_SUCCESS; i++) {
+        const cl_place_t *place = &operands->places[step->selected > 0 ? step->chosen[i] : i];
+        code = set_place(kernel, place->memory, place->offset, &index);
+    }
+    if (node->table_count > 0 && code == CL_SUCCESS) {
+        code = set_place(kernel, node->table_memory, step->table_at * sizeof *node->table, &index);
     }
     for (uint32_t i = 0; i < node->number_count && code == CL_SUCCESS; i++) {
         code = clSetKernelArg(kernel, index++, sizeof *node->numbers, &node->numbers[i]);
@@ -60,7 +69,7 @@ static cl_int set_arguments(weft_queue_t *queue, cl_kernel kernel, const cl_node
     return code;
 }
 
-/* The word in which functions leave the first row with a wrong label, and its copy on the host. */
+/* The word in which functions leave the first wrong label or index, and its copy on the host. */
 static cl_int make_fault(weft_queue_t *queue)
 {
     cl_int code = CL_SUCCESS;
@@ -73,6 +82,17 @@ static cl_int make_fault(weft_queue_t *queue)
     return code;
 }
 
+static cl_int make_table(weft_queue_t *queue, cl_node_t *node)
+{
+    cl_int code = CL_SUCCESS;
+    if (node->table_count > 0 && node->table_memory == NULL) {
+        node->table_memory =
+            clCreateBuffer(queue->device->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR,
+                           node->table_count * sizeof *node->table, node->table, &code);
+    }
+    return code;
+}
+
 static cl_int enqueue_step(weft_queue_t *queue, const cl_node_t *node, const cl_step_t *step,
                            const operands_t *operands, cl_uint count, const cl_event *events,
                            cl_event *out_event)
@@ -80,8 +100,8 @@ static cl_int enqueue_step(weft_queue_t *queue, const cl_node_t *node, const cl_
     pthread_mutex_lock(&queue->device->lock);
     cl_kernel kernel = cl_function(queue->device, step->function);
     cl_uint index = 0;
-    cl_int code =
-        kernel != NULL ? set_arguments(queue, kernel, node, operands, &index) : CL_INVALID_KERNEL;
+    cl_int code = kernel != NULL ? set_arguments(queue, kernel, node, step, operands, &index)
+                                 : CL_INVALID_KERNEL;
     if (code == CL_SUCCESS) {
         code = cl_call(queue, kernel, index, step->count, count, events, out_event);
     }
@@ -92,7 +112,7 @@ static cl_int enqueue_step(weft_queue_t *queue, const cl_node_t *node, const cl_
 weft_status_t cl_launch(weft_queue_t *queue, const weft_kernel_t *kernel,
                         const weft_kernel_call_t *call, uint32_t input_count, uint32_t output_count)
 {
-    const cl_node_t *node = call->state;
+    cl_node_t *node = call->state;
     cl_uint count;
     const cl_event *events;
     cl_event event = NULL;
@@ -101,15 +121,15 @@ weft_status_t cl_launch(weft_queue_t *queue, const weft_kernel_t *kernel,
         return cl_fail(WEFT_ERR_UNSUPPORTED, "device %s: operator %s has a kernel for processors",
                        queue->device->name, kernel->op);
     }
-    if (node->f64 && !queue->device->f64) {
-        return cl_fail(WEFT_ERR_UNSUPPORTED, "device %s: operator %s needs doubles",
-                       queue->device->name, kernel->op);
-    }
     TRY(find_operands(queue, node, call, input_count, output_count, &operands));
-    if (node->step_count == 0 || cl_begin(queue, &count, &events)) {
+    const cl_place_t *from = &operands.places[0], *to = &operands.places[node->input_count];
+    if (node->step_count == 0 ||
+        (node->view && from->memory == to->memory && from->offset == to->offset) ||
+        cl_begin(queue, &count, &events)) {
         return WEFT_OK;
     }
     cl_int code = node->labels ? make_fault(queue) : CL_SUCCESS;
+    code = code == CL_SUCCESS ? make_table(queue, node) : code;
     for (uint32_t i = 0; i < node->step_count && code == CL_SUCCESS; i++) {
         if (i > 0) {
             cl_next(queue, event, &count, &events);

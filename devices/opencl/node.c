@@ -50,6 +50,12 @@ weft_status_t cl_refuse(const weft_node_desc_t *desc, const char *why)
     return cl_fail(WEFT_ERR_UNSUPPORTED, "%s: no OpenCL kernel: %s", desc->op, why);
 }
 
+weft_status_t cl_drop(const weft_node_desc_t *desc, cl_node_t *node, const char *why)
+{
+    free(node->table);
+    return cl_refuse(desc, why);
+}
+
 weft_status_t cl_need_f32(const weft_node_desc_t *desc, uint32_t inputs, uint32_t outputs,
                           uint32_t other_inputs)
 {
@@ -79,12 +85,14 @@ weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void 
                       size_t *out_scratch_bytes)
 {
     cl_node_t *node = malloc(sizeof *node);
-    if (node == NULL) {
+    if (node == NULL || made->table_failed) {
+        free(made->table);
+        free(node);
         return cl_fail(WEFT_ERR_NO_MEMORY, "out of memory: a kernel");
     }
     *node = *made;
     if (desc->input_count + desc->output_count > OPERANDS) {
-        free(node);
+        cl_node_destroy(node);
         return cl_refuse(desc, "too many operands");
     }
     for (uint32_t i = 0; i < desc->input_count; i++) {
@@ -96,6 +104,94 @@ weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void 
     }
     *out_state = node;
     *out_scratch_bytes = node->scratch_bytes;
+    return WEFT_OK;
+}
+
+void cl_add_to_table(cl_node_t *node, int64_t number)
+{
+    if (node->table_count == node->table_capacity && !node->table_failed) {
+        size_t capacity = 2 * node->table_capacity + 64;
+        cl_long *table = realloc(node->table, capacity * sizeof *table);
+        node->table_failed = table == NULL;
+        node->table = table != NULL ? table : node->table;
+        node->table_capacity = table != NULL ? capacity : node->table_capacity;
+    }
+    if (!node->table_failed) {
+        node->table[node->table_count++] = number;
+    }
+}
+
+cl_nest_t cl_nest(void)
+{
+    return (cl_nest_t){.rank = 1, .dims = {1}};
+}
+
+void cl_nest_add(cl_nest_t *nest, int64_t size, int64_t a, int64_t b)
+{
+    uint32_t last = nest->rank - 1;
+    if (size == 1) {
+        return;
+    }
+    if (nest->dims[last] == 1) { /* nothing was added yet */
+        nest->dims[last] = size;
+    } else if (nest->a[last] == a * size && nest->b[last] == b * size) {
+        nest->dims[last] *= size;
+    } else {
+        last = nest->rank++;
+        nest->dims[last] = size;
+    }
+    nest->a[last] = a;
+    nest->b[last] = b;
+}
+
+void cl_strides(const weft_tensor_desc_t *tensor, int64_t strides[DIMS])
+{
+    int64_t step = 1;
+    for (uint32_t d = tensor->rank; d-- > 0;) {
+        strides[d] = step;
+        step *= tensor->dims[d];
+    }
+}
+
+bool cl_broadcast(const weft_tensor_desc_t *from, const weft_tensor_desc_t *to,
+                  int64_t strides[DIMS])
+{
+    int64_t own[DIMS];
+    if (from->rank > to->rank) {
+        return false;
+    }
+    cl_strides(from, own);
+    for (uint32_t d = 0, skipped = to->rank - from->rank; d < to->rank; d++) {
+        int64_t size = d < skipped ? 1 : from->dims[d - skipped];
+        if (size != 1 && size != to->dims[d]) {
+            return false;
+        }
+        strides[d] = size == 1 ? 0 : own[d - skipped];
+    }
+    return true;
+}
+
+weft_status_t cl_attr_axis(const weft_node_desc_t *desc, int64_t otherwise, uint32_t rank,
+                           uint32_t *out_axis)
+{
+    int64_t axis = cl_attr_int(desc, "axis", otherwise);
+    axis = axis < 0 ? axis + rank : axis;
+    if (axis < 0 || axis >= rank) {
+        return cl_refuse(desc, "axis is out of range");
+    }
+    *out_axis = (uint32_t)axis;
+    return WEFT_OK;
+}
+
+weft_status_t cl_need_plain(const weft_node_desc_t *desc)
+{
+    for (uint32_t i = 0; i < desc->input_count + desc->output_count; i++) {
+        const weft_tensor_desc_t *tensor =
+            i < desc->input_count ? &desc->inputs[i] : &desc->outputs[i - desc->input_count];
+        if (tensor->dtype != WEFT_DTYPE_NONE && tensor->layout != WEFT_LAYOUT_PLAIN) {
+            return cl_refuse(desc, "operands must have plain layout");
+        }
+    }
     return WEFT_OK;
 }
 
@@ -150,5 +246,13 @@ cl_node_t cl_start(uint32_t inputs, uint32_t outputs)
 
 void cl_node_destroy(void *state)
 {
-    free(state);
+    cl_node_t *node = state;
+    if (node == NULL) {
+        return;
+    }
+    if (node->table_memory != NULL) {
+        clReleaseMemObject(node->table_memory);
+    }
+    free(node->table);
+    free(node);
 }

@@ -110,7 +110,7 @@ struct weft_queue {
     size_t time_count, time_capacity;
     int64_t clock_ns; /* from the device's clock to the host's */
     bool signalled;   /* since the last flush */
-    cl_mem fault;     /* launch.c: the first row with a wrong label */
+    cl_mem fault;     /* launch.c: the first wrong label or index */
     cl_int fault_seen;
     struct {
         const uint32_t *counter;
@@ -196,7 +196,7 @@ weft_status_t cl_launch(weft_queue_t *queue, const weft_kernel_t *kernel,
                         const weft_kernel_call_t *call, uint32_t input_count,
                         uint32_t output_count);
 extern const weft_kernel_t cl_kernels[];
-extern const size_t cl_kernel_count;
+extern const size_t cl_kernel_count, cl_float_kernel_count; /* the second one: without doubles */
 
 /* Generated from kernels .cl. */
 extern const char cl_source[];

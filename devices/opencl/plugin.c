@@ -316,7 +316,7 @@ static weft_status_t open_device(uint32_t index, weft_device_t **out_device)
     }
     device->ops = functions;
     device->ops.caps = caps_of(id);
-    device->ops.kernel_count = cl_kernel_count;
+    device->ops.kernel_count = has_f64(id) ? cl_kernel_count : cl_float_kernel_count;
     device->ops.dlpack_index = (int32_t)index;
     device->ops.name = device->name;
     device->base.ops = &device->ops;

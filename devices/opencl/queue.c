@@ -111,7 +111,8 @@ static weft_status_t settle(weft_queue_t *queue)
         forget_done(queue, queue->event_count);
         if (queue->fault != NULL && queue->fault_seen != INT32_MAX) {
             char text[CL_TEXT_BYTES];
-            snprintf(text, sizeof text, "device %s: the label at position %d is not a class",
+            snprintf(text, sizeof text,
+                     "device %s: the label or index at position %d is out of range",
                      queue->device->name, (int)queue->fault_seen);
             break_queue(queue, WEFT_ERR_INVALID_ARGUMENT, text);
         }

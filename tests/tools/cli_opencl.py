@@ -10,6 +10,15 @@ import time
 import unittest
 
 import support
+
+try:
+    import numpy as np
+    import onnx
+    from onnx import helper, numpy_helper
+except ImportError:
+    print("skipped: python3-onnx is missing")
+    sys.exit(77)
+
 from support import BINARY, Case, DATA, MODELS, NEED_DATA, TWO_DEVICES as TWO, WEFT, opencl_devices
 
 NEED_DEVICES = unittest.skipUnless(not isinstance(opencl_devices(), str), f"no OpenCL devices: {opencl_devices()}")
@@ -221,6 +230,60 @@ assert list(weft.all_reduce(array.array("d", [1.0, 2.0]))) == [1.0, 2.0]
 """
 
 
+def attention(length, heads, kv_heads, causal, masked, width=20):
+    """A model of one Attention, with a loss for each row."""
+    rng, each = np.random.default_rng(1), width // heads
+    mask = (rng.standard_normal((heads, length, length)) + np.where(np.arange(length) % 5 == 0, -3e38, 0)[:, None])
+    tensors = {"w": rng.standard_normal((width, width + 2 * kv_heads * each)).astype(np.float32) / 3,
+               "parts": np.array([width, kv_heads * each, kv_heads * each]), "out": np.ones((width, 8), np.float32),
+               "rows": np.array([-1, 8]), "flat": np.array([-1])}
+    tensors.update({"mask": mask[None].astype(np.float32)} if masked else {})
+    node = helper.make_node
+    nodes = [node("MatMul", ["x", "w"], ["qkv"]), node("Split", ["qkv", "parts"], ["q", "k", "v"], axis=2),
+             node("Attention", ["q", "k", "v"] + ["mask"] * masked, ["y"], q_num_heads=heads, kv_num_heads=kv_heads,
+                  is_causal=causal),
+             node("MatMul", ["y", "out"], ["z"]), node("Reshape", ["z", "rows"], ["logits"]),
+             node("Reshape", ["label", "flat"], ["labels"]),
+             node("SoftmaxCrossEntropyLoss", ["logits", "labels"], ["loss"])]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "attention",
+        [value("x", onnx.TensorProto.FLOAT, ["batch", length, width]), value("label", onnx.TensorProto.INT64, ["batch", length])],
+        [value("loss", onnx.TensorProto.FLOAT, []), value("logits", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
+
+
+FUNCTIONS = (("Tanh", {}), ("Sigmoid", {}), ("Relu", {}), ("Erf", {}), ("Gelu", {}), ("Gelu", {"approximate": "tanh"}),
+             ("Exp", {}), ("Neg", {}), ("Abs", {}), ("Softsign", {}), ("Elu", {"alpha": 0.7}), ("LeakyRelu", {}),
+             ("HardSigmoid", {"alpha": 0.3}), ("HardSwish", {}), ("Swish", {"alpha": 1.5}), ("Floor", {}), ("Ceil", {}),
+             ("Round", {}), ("Sign", {}), ("Softmax", {}), ("LogSoftmax", {}))
+
+
+def functions(width=37):
+    """A model whose scores add up what all these functions of a product give."""
+    rng, node = np.random.default_rng(1), helper.make_node
+    tensors = {"w": rng.standard_normal((20, width)) / 5, "out": rng.standard_normal((width, 8)) / 10, "half": 0.5}
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Abs", ["h"], ["a"]), node("Add", ["a", "half"], ["positive"])]
+    terms = [(op, ["h"], attributes) for op, attributes in FUNCTIONS]
+    terms += [(op, ["positive"], {}) for op in ("Sqrt", "Log", "Reciprocal")]
+    terms += [(op, ["h", "positive"], {}) for op in ("Sub", "Div", "Max", "Min", "Mul")]
+    for exponent in (2, 3, 0.5, -0.5, -1, 1):
+        tensors[f"exponent{exponent}"] = exponent
+        terms.append(("Pow", ["positive", f"exponent{exponent}"], {}))
+    for i, (op, inputs, attributes) in enumerate(terms):
+        nodes += [node(op, inputs, [f"term{i}"], **attributes), node("Add", [f"sum{i - 1}" if i > 0 else "h", f"term{i}"], [f"sum{i}"])]
+    nodes += [node("MatMul", [f"sum{len(terms) - 1}", "out"], ["logits"]),
+              node("SoftmaxCrossEntropyLoss", ["logits", "label"], ["loss"])]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "functions",
+        [value("x", onnx.TensorProto.FLOAT, ["batch", 20]), value("label", onnx.TensorProto.INT64, ["batch"])],
+        [value("loss", onnx.TensorProto.FLOAT, []), value("logits", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.float32(array), name) for name, array in tensors.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)])
+
+
 class OpenCL(Case):
     @NEED_DEVICES
     def test_devices_are_listed(self):
@@ -287,9 +350,9 @@ class OpenCL(Case):
             self.weft("run", "-n", 1, "--", sys.executable, "-c", DLPACK, env=memory)
         self.weft("run", "-n", 1, "--", sys.executable, "-c", INIT, env=env)
 
-    def digests(self, model, *options, world=2, steps=3, ways=({},)):
+    def digests(self, model, *options, world=2, steps=3, ways=({},), data=DATA):
         """Of the parameters after some steps: on the CPU, and on devices in each way."""
-        arguments = {"world": world, "steps": steps}
+        arguments = {"world": world, "steps": steps, "data": data}
         cpu = self.train(MODELS / model, *options, **arguments)["param_digest"]
         return cpu, [self.train(MODELS / model, *options, "--device", "opencl:0,1", env={**TWO, **way},
                                 **arguments)["param_digest"] for way in ways]
@@ -354,6 +417,50 @@ class OpenCL(Case):
         for batch in (17, 7, 1):  # sixteen images at once and the rest; planes of one image
             cpu, devices = self.digests("lenet.onnx", "--batch", batch, steps=2)
             self.assertEqual([cpu], devices, batch)
+
+    @NEED_DEVICES
+    def test_transformers_have_the_bits_of_the_cpu(self):
+        """Language models with causal and padded masks, an encoder, rotary positions, relative ones."""
+        tokens = np.random.default_rng(3).integers(0, 48, (8, 8))
+        arrays = {"input": tokens, "input0": tokens, "input1": np.tile([1, 1, 1, 1, 1, 1, 0, 0], (8, 1))}
+        np.savez(self.dir / "language.npz", label=tokens, **arrays)
+        np.savez(self.dir / "classes.npz", label=tokens[:, 0] % 5, **arrays)
+        np.savez(self.dir / "t5.npz", label=tokens[:, 2:], input0=tokens, input1=tokens[:, 2:])
+        tokens.astype("<u2").tofile(self.dir / "t.bin")
+        for model, data in ((support.SOURCE / "tests/data/torch_gpt.onnx", "t.bin"),
+                            ("families/gpt2.onnx", "language.npz"), ("families/gpt2.dynamo.onnx", "language.npz"),
+                            ("families/bert.onnx", "classes.npz"), ("families/bert.dynamo.onnx", "classes.npz"),
+                            ("families/llama.onnx", "language.npz"), ("families/t5.dynamo.onnx", "t5.npz")):
+            cpu, devices = self.digests(model, "--batch", 2, "--optimizer", "adamw", steps=2, data=self.dir / data,
+                                        ways=({}, BUFFERS))
+            self.assertEqual([cpu, cpu], devices, model)
+
+    @NEED_DEVICES
+    def test_attention_of_several_blocks(self):
+        """Of 128 queries and keys; heads that share keys, and a mask so large that sums of rows are coarse."""
+        for length, heads, keys, causal, mask in ((150, 2, 2, 1, False), (300, 2, 1, 1, False), (150, 4, 2, 0, True)):
+            rng = np.random.default_rng(2)
+            np.savez(self.dir / "a.npz", x=rng.standard_normal((8, length, 20)).astype(np.float32),
+                     label=rng.integers(0, 8, (8, length)))
+            model = self.save(attention(length, heads, keys, causal, mask))
+            options = ("--freeze", "mask") if mask else ()
+            cpu, devices = self.digests(model, "--batch", 2, "--lr", "0.1", *options, data=self.dir / "a.npz")
+            self.assertEqual([cpu], devices, (length, heads, keys))
+
+    @NEED_DEVICES
+    def test_functions_of_elements(self):
+        rng = np.random.default_rng(2)
+        np.savez(self.dir / "f.npz", x=rng.standard_normal((12, 20)).astype(np.float32), label=rng.integers(0, 8, 12))
+        for world in (1, 2):  # 37 columns: elements of several rows in a vector, and a rest
+            cpu, devices = self.digests(self.save(functions()), "--batch", 3, "--lr", "0.0001", data=self.dir / "f.npz", world=world)
+            self.assertEqual([cpu], devices)
+
+    @NEED_DEVICES
+    def test_an_index_out_of_range_is_an_error(self):
+        np.full((16, 8), 99, "<u2").tofile(self.dir / "t.bin")
+        run = self.weft("run", support.SOURCE / "tests/data/torch_gpt.onnx", "-n", 1, "--batch", 2, "--steps", 1,
+                        "--data", self.dir / "t.bin", "--no-eval", "--device", "opencl", code=2)
+        self.assertIn("label or index", run.stderr)
 
     @NEED_DEVICES
     @NEED_DATA

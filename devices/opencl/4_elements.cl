@@ -9,7 +9,7 @@
 #define ELEMENT_STEPS 24
 #define INPUT_NUMBERS 19 /* kind, type, rank, dims, strides */
 #define STEP_NUMBERS 8   /* operator, a, b, c, output, type, p, q */
-#define SAME 0           /* elements lie as in the output */
+#define AS_OUTPUT 0           /* elements lie as in the output */
 #define ONE 1            /* one element */
 #define BY_ROWS 2        /* by dims and strides; the last dimension has a multiple of 16 elements */
 #define F32 0
@@ -93,7 +93,7 @@ float16 read_elements(__global const uchar *x, __global const long *in, long at,
     if (kind == ONE) {
         return ALL(element_at(x, type, 0));
     }
-    if (kind == SAME && type == F32 && count == 16) {
+    if (kind == AS_OUTPUT && type == F32 && count == 16) {
         return vload16(0, (__global const float *)x + at);
     }
     if (kind == BY_ROWS && type == F32) {
@@ -107,7 +107,7 @@ float16 read_elements(__global const uchar *x, __global const long *in, long at,
     }
     for (int i = 0; i < 16; i++) {
         const long from = at + min(i, count - 1);
-        lanes[i] = element_at(x, type, kind == SAME ? from : offset_of(in, from));
+        lanes[i] = element_at(x, type, kind == AS_OUTPUT ? from : offset_of(in, from));
     }
     return vload16(0, lanes);
 }

@@ -5,199 +5,245 @@
 #define LANE_CHAIN 512 /* of conv_lanes.h */
 #define LANES 16
 
-/* What all functions of a pass read: source [n, channels, in], destination [n, rows, out]. */
-typedef struct pass {
-    __global const float *source, *weights;
-    long channels, rows, in[2], window[2], step[2], shift[2], dilation[2];
-    long turned; /* weights are [channel][row], mirrored */
-} pass_t;
+/*
+ * Numbers of all functions of a node. A pass goes from source [images, channels, in] to destination
+ * [images, rows, out]; of a gradient it is dX (turned), of which source is dY, and rows are those of
+ * X. Scratch has the sums of dW, from at_weights on the weights and from at_lines on dY, both with
+ * 16 rows side by side.
+ */
+#define CONV_NUMBERS                                                                               \
+    long rows, long channels, long in_0, long in_1, long out_0, long out_1, long kernel_0,         \
+        long kernel_1, long step_0, long step_1, long shift_0, long shift_1, long dilation_0,      \
+        long dilation_1, long lanes, long turned, long pad_0, long pad_1, long images,             \
+        long has_bias, long dw_lanes, long block, long piece, long at_weights, long at_lines
 
-/* Tap (ky, kx) of the window of output (y, x): the product's operands, in this order. */
-float add_tap(const pass_t *p, long row, long channel, long ky, long kx, long y, long x, float sum)
+/* Weights in the order of a pass: [tap, row]. Lanes: taps by (ky, kx, channel), else by (channel, tap),
+ * where taps of dX run backwards. */
+__kernel void conv_weights(IN(w), OUT(scratch), CONV_NUMBERS, ITEMS)
 {
-    const long area = p->window[0] * p->window[1], tap = ky * p->window[1] + kx;
-    const long iy = y * p->step[0] + ky * p->dilation[0] - p->shift[0];
-    const long ix = x * p->step[1] + kx * p->dilation[1] - p->shift[1];
-    const bool inside = iy >= 0 && iy < p->in[0] && ix >= 0 && ix < p->in[1];
-    const float value = inside ? p->source[(channel * p->in[0] + iy) * p->in[1] + ix] : 0.0f;
-    const float weight = p->turned ? p->weights[(channel * p->rows + row) * area + area - 1 - tap]
-                                   : p->weights[(row * p->channels + channel) * area + tap];
-    return fma(weight, value, sum);
-}
-
-/* Taps in the order of the weights, in chains of 256. */
-float sum_planes(const pass_t *p, long row, long y, long x)
-{
-    float sum = 0.0f, chain = 0.0f;
-    const long area = p->window[0] * p->window[1], count = p->channels * area;
-    for (long k = 0; k < count; k++) {
-        const long tap = p->turned ? area - 1 - k % area : k % area;
-        chain = add_tap(p, row, k / area, tap / p->window[1], tap % p->window[1], y, x, chain);
-        if ((k + 1) % K_BLOCK == 0 || k + 1 == count) {
-            sum = k < K_BLOCK ? chain : sum + chain;
-            chain = 0.0f;
-        }
+    POINTER(float, w);
+    RESULT(float, scratch);
+    ITEM(uint, at)
+    const uint lines = ((uint)rows + 15) / 16, first = at % lines * 16, step = at / lines;
+    const uint area = (uint)(kernel_0 * kernel_1);
+    const uint channel = lanes ? step % (uint)channels : step / area;
+    const uint tap = lanes ? step / (uint)channels : step % area;
+    const uint weight = turned && lanes ? area - 1 - tap : tap;
+    float out[16];
+    for (uint i = 0; i < 16; i++) {
+        const uint row = first + i;
+        out[i] = row >= rows ? 0.0f
+                 : turned    ? w[(channel * (uint)rows + row) * area + weight]
+                             : w[(row * (uint)channels + channel) * area + weight];
     }
-    return sum;
+    vstore16(vload16(0, out), at, scratch + at_weights);
 }
 
 /* Taps of one direction that any of the outputs first to last finds inside the source. */
-void valid_taps(const pass_t *p, int d, long first, long last, long *from, long *to)
+void valid_taps(int first, int last, int shift, int in, int window, int step, int *from, int *to)
 {
-    const long step = p->dilation[d], behind = p->shift[d] + p->in[d];
-    *from = last < p->shift[d] ? (p->shift[d] - last + step - 1) / step : 0;
-    *to = first < behind ? min(p->window[d], (behind - first + step - 1) / step) : 0;
+    const int behind = shift + in;
+    *from = last < shift ? (shift - last + step - 1) / step : 0;
+    *to = first < behind ? min(window, (behind - first + step - 1) / step) : 0;
     *from = min(*from, *to);
 }
 
-/* Taps by (ky, kx, channel), without those that miss the image; tiles of columns share these. */
-float sum_lanes_of_images(const pass_t *p, long row, long y, long x, long out_width)
+#define TILE 4 /* outputs of a line, of each of 16 rows */
+#define EACH_OUTPUT(X) X(0) X(1) X(2) X(3)
+#define BEGIN_OUTPUT(t) float16 sum##t = 0.0f, chain##t = 0.0f;
+#define FIND_OUTPUT(t)                                                                             \
+    const int x##t = (left + min(t, width - 1)) * (int)step_1 + kx * (int)dilation_1 - (int)shift_1; \
+    const bool in##t = in_line && x##t >= 0 && x##t < in_1;                                        \
+    const int at##t = in##t ? line + x##t : 0;
+#define ADD_OUTPUT(t) chain##t = fma((float16)(in##t ? plane[at##t] : 0.0f), weight, chain##t);
+#define END_CHAIN(t)                                                                               \
+    sum##t = first ? chain##t : sum##t + chain##t;                                                 \
+    chain##t = 0.0f;
+#define ADD_TAP                                                                                    \
+    const float16 weight = vload16(0, weights);                                                    \
+    weights += padded;                                                                             \
+    EACH_OUTPUT(ADD_OUTPUT)                                                                        \
+    plane += plane_step;
+#define WRITE_OUTPUT(t)                                                                            \
+    vstore16(sum##t, 0, out);                                                                      \
+    for (int r = 0; t < width && r < here; r++) {                                                  \
+        dst[(long)r * out_0 * out_1 + t] =                                                         \
+            out[r] + (adds_bias ? bias[row + r] : lanes ? 0.0f : -0.0f);                           \
+    }
+
+/* A work item has a tile of outputs of 16 rows. With lanes, taps that miss the source for all of a
+ * tile are left out; conv_lanes.h has the lengths of chains. */
+__kernel void conv_pass(IN(source), IN(scratch), IN(bias), OUT(dst), CONV_NUMBERS, ITEMS)
 {
-    const long width = p->rows <= 6 ? 4 : 3, left = x / width * width;
-    const long right = min(left + width, out_width) - 1;
-    long ky, ky_end, kx, kx_end;
-    valid_taps(p, 0, y, y, &ky, &ky_end);
-    valid_taps(p, 1, left, right, &kx, &kx_end);
-    const bool whole = kx == 0 && kx_end == p->window[1]; /* lines of taps are one run */
-    float sum = 0.0f, chain = 0.0f;
-    long in_chain = 0;
+    POINTER(float, source);
+    POINTER(float, scratch);
+    POINTER(float, bias);
+    RESULT(float, dst);
+    ITEM(uint, item)
+    const int most = lanes && rows > 6 ? 3 : TILE;
+    const uint tiles = ((uint)out_1 + most - 1) / most, lines = ((uint)rows + 15) / 16;
+    const int left = (int)(item % tiles) * most, width = min(most, (int)out_1 - left);
+    const int y = item / tiles % (uint)out_0, padded = lines * 16;
+    const uint row = item / tiles / (uint)out_0 % lines * 16;
+    const uint image = item / tiles / (uint)out_0 / lines;
+    const int here = min(16, (int)rows - (int)row), plane_step = (int)(in_0 * in_1);
+    const bool adds_bias = has_bias && !turned;
+    const int kernel_y = (int)kernel_0, kernel_x = (int)kernel_1;
+    __global const float *all = scratch + at_weights + row;
     bool first = true;
-    for (; ky < ky_end; ky++) {
-        for (long tap = kx; tap < kx_end; tap++) {
-            for (long c = 0; c < p->channels; c++) {
-                chain = add_tap(p, row, c, ky, tap, y, x, chain);
-                in_chain++;
-                const bool line_ends = tap + 1 == kx_end && c + 1 == p->channels;
-                if (in_chain == LANE_CHAIN || (line_ends && (!whole || ky + 1 == ky_end))) {
-                    sum = first ? chain : sum + chain;
-                    chain = 0.0f;
-                    in_chain = 0;
+    float out[16];
+    EACH_OUTPUT(BEGIN_OUTPUT)
+    source += (long)image * channels * plane_step;
+    dst += (((long)image * rows + row) * out_0 + y) * out_1 + left;
+    if (lanes) {
+        int ky, ky_end, kx_from, kx_end, in_chain = 0;
+        valid_taps(y, y, (int)shift_0, (int)in_0, kernel_y, (int)dilation_0, &ky, &ky_end);
+        valid_taps(left, left + width - 1, (int)shift_1, (int)in_1, kernel_x, (int)dilation_1, &kx_from,
+                   &kx_end);
+        const bool whole = kx_from == 0 && kx_end == kernel_x; /* lines of taps are one run */
+        for (; ky < ky_end; ky++) {
+            const int line = (y + ky * (int)dilation_0 - (int)shift_0) * (int)in_1;
+            const bool in_line = true;
+            for (int kx = kx_from; kx < kx_end; kx++) {
+                __global const float *plane = source;
+                __global const float *weights = all + (long)(ky * kernel_x + kx) * channels * padded;
+                EACH_OUTPUT(FIND_OUTPUT)
+                for (int c = 0; c < channels; c++) {
+                    ADD_TAP
+                    if (++in_chain == LANE_CHAIN) {
+                        EACH_OUTPUT(END_CHAIN)
+                        first = false;
+                        in_chain = 0;
+                    }
+                }
+            }
+            if (in_chain > 0 && (!whole || ky + 1 == ky_end)) {
+                EACH_OUTPUT(END_CHAIN)
+                first = false;
+                in_chain = 0;
+            }
+        }
+    } else {
+        const int area = kernel_y * kernel_x, count = area * (int)channels;
+        __global const float *weights = all, *plane = source;
+        int in_chain = 0;
+        for (int c = 0; c < channels; c++) {
+            for (int t = 0; t < area; t++) {
+                const int tap = turned ? area - 1 - t : t, ky = tap / kernel_x, kx = tap % kernel_x;
+                const int iy = y * (int)step_0 + ky * (int)dilation_0 - (int)shift_0;
+                const bool in_line = iy >= 0 && iy < in_0;
+                const int line = iy * (int)in_1;
+                plane = source + (long)c * plane_step;
+                EACH_OUTPUT(FIND_OUTPUT)
+                ADD_TAP
+                if (++in_chain == K_BLOCK || c * area + t + 1 == count) {
+                    EACH_OUTPUT(END_CHAIN)
                     first = false;
+                    in_chain = 0;
                 }
             }
         }
     }
-    return sum;
+    EACH_OUTPUT(WRITE_OUTPUT)
 }
 
-#define PASS_NUMBERS                                                                               \
-    long rows, long channels, long in_0, long in_1, long out_0, long out_1, long kernel_0,         \
-        long kernel_1, long step_0, long step_1, long shift_0, long shift_1, long dilation_0,      \
-        long dilation_1, long lanes
-
-void run_pass(size_t at, __global const float *source, __global const float *weights, float nothing,
-              __global const float *bias, __global float *dst, PASS_NUMBERS, long turned)
-{
-    const size_t image = at / (rows * out_0 * out_1);
-    const long x = at % out_1, y = at / out_1 % out_0, row = at / (out_0 * out_1) % rows;
-    const pass_t p = {source + image * channels * in_0 * in_1,
-                      weights,
-                      channels,
-                      rows,
-                      {in_0, in_1},
-                      {kernel_0, kernel_1},
-                      {step_0, step_1},
-                      {shift_0, shift_1},
-                      {dilation_0, dilation_1},
-                      turned};
-    const float sum = lanes ? sum_lanes_of_images(&p, row, y, x, out_1) : sum_planes(&p, row, y, x);
-    dst[at] = sum + (bias != 0 ? bias[row] : nothing);
-}
-
-__kernel void conv(IN(x), IN(w), IN(b), OUT(y), PASS_NUMBERS, long has_bias, ITEMS)
-{
-    POINTER(float, x);
-    POINTER(float, w);
-    POINTER(float, b);
-    RESULT(float, y);
-    ITEM(size_t, at)
-    run_pass(at, x, w, lanes ? 0.0f : -0.0f, has_bias ? b : 0, y, rows, channels, in_0, in_1, out_0,
-             out_1, kernel_0, kernel_1, step_0, step_1, shift_0, shift_1, dilation_0, dilation_1,
-             lanes, 0);
-}
-
-/* dX, from dY and the weights; then dW and dB of all rows, in pieces of sums. */
-#define GRAD_NUMBERS                                                                               \
-    PASS_NUMBERS, long pad_0, long pad_1, long images, long has_bias, long dw_lanes, long block,   \
-        long piece
-
-__kernel void conv_dx(IN(dy), IN(x), IN(w), OUT(dx), OUT(dw), OUT(db), OUT(scratch), GRAD_NUMBERS, ITEMS)
+/* dY with 16 channels side by side: [image, pixel, channel] */
+__kernel void conv_lines(IN(dy), OUT(scratch), CONV_NUMBERS, ITEMS)
 {
     POINTER(float, dy);
-    POINTER(float, w);
-    RESULT(float, dx);
-    ITEM(size_t, at)
-    run_pass(at, dy, w, lanes ? 0.0f : -0.0f, 0, dx, rows, channels, in_0, in_1, out_0, out_1, kernel_0,
-             kernel_1, step_0, step_1, shift_0, shift_1, dilation_0, dilation_1, lanes, 1);
-}
-
-/* Element (y, x) of the window of tap k of the input; 1 for the bias. Here rows are channels of X,
- * in is dY's shape and out is X's, as for dX. */
-float input_of_tap(__global const float *x, long image, long k, long y, long x_at, long taps,
-                   long rows, long out_0, long out_1, long kernel_0, long kernel_1,
-                   long dilation_0, long dilation_1, long pad_0, long pad_1)
-{
-    if (k == taps) {
-        return 1.0f;
+    RESULT(float, scratch);
+    ITEM(uint, at)
+    const uint lines = ((uint)channels + 15) / 16, first = at % lines * 16, area = (uint)(in_0 * in_1);
+    const uint pixel = at / lines % area, image = at / lines / area;
+    float out[16];
+    for (uint i = 0; i < 16; i++) {
+        out[i] = first + i < channels
+                     ? dy[((long)image * channels + first + i) * area + pixel]
+                     : 0.0f;
     }
-    const long kx = k % kernel_1, ky = k / kernel_1 % kernel_0, c = k / (kernel_0 * kernel_1);
-    const long iy = y + ky * dilation_0 - pad_0, ix = x_at + kx * dilation_1 - pad_1;
-    return iy >= 0 && iy < out_0 && ix >= 0 && ix < out_1
-               ? x[((image * rows + c) * out_0 + iy) * out_1 + ix]
-               : 0.0f;
+    vstore16(vload16(0, out), at, scratch + at_lines);
 }
 
-#define INPUT(image, line, column)                                                                 \
-    input_of_tap(x, image, k, line, column, taps, rows, out_0, out_1, kernel_0, kernel_1,          \
-                 dilation_0, dilation_1, pad_0, pad_1)
+/* Taps of the window, of inputs and of the bias: taps k to k + 3 of a work item. Here in is dY's
+ * shape and out is X's. */
+#define EACH_WEIGHT(X) X(0) X(1) X(2) X(3)
+#define BEGIN_WEIGHT(g)                                                                            \
+    const int k##g = min(k + g, taps), kx##g = k##g % (int)kernel_1 * (int)dilation_1 - (int)pad_1; \
+    const int ky##g = k##g / (int)kernel_1 % (int)kernel_0 * (int)dilation_0 - (int)pad_0;         \
+    const int plane##g = k##g / (int)(kernel_0 * kernel_1) * (int)(out_0 * out_1);                 \
+    const bool one##g = k##g == taps;                                                              \
+    float16 sum##g = 0.0f, chain##g = 0.0f;
+#define ADD_WEIGHT(g)                                                                              \
+    {                                                                                              \
+        const int iy = line + ky##g, ix = i + kx##g;                                               \
+        const bool in = !one##g && iy >= 0 && iy < out_0 && ix >= 0 && ix < out_1;                 \
+        const float value = in ? x[first + plane##g + iy * (int)out_1 + ix] : one##g ? 1.0f : 0.0f; \
+        chain##g = fma((float16)(value), gradients, chain##g);                                     \
+    }
+#define END_WEIGHT(g)                                                                              \
+    sum##g = sum##g + chain##g;                                                                    \
+    chain##g = 0.0f;
+#define WRITE_WEIGHT(g)                                                                            \
+    vstore16(sum##g, 0, out);                                                                      \
+    for (int i = 0; k + g <= taps && i < here; i++) {                                              \
+        const long sum_at = (long)(o + i) * (taps + 1) + k + g;                                    \
+        scratch[dw_lanes ? sum_at * LANES + lane : sum_at] = out[i];                               \
+    }
 
-/* A work item has a weight, or a lane of one: of every 16th image. */
-__kernel void conv_dw(IN(dy), IN(x), IN(w), OUT(dx), OUT(dw), OUT(db), OUT(scratch), GRAD_NUMBERS, ITEMS)
+/* A work item has 4 weights of 16 rows, or a lane of them: of every 16th image. */
+__kernel void conv_dw(IN(x), OUT(scratch), CONV_NUMBERS, ITEMS)
 {
-    POINTER(float, dy);
     POINTER(float, x);
     RESULT(float, scratch);
-    ITEM(size_t, at)
-    const long taps = rows * kernel_0 * kernel_1, lane = dw_lanes ? at % LANES : 0;
-    const long sum_at = dw_lanes ? at / LANES : at, k = sum_at % (taps + 1), o = sum_at / (taps + 1);
-    const long area = in_0 * in_1;
-    float sum = 0.0f;
-    for (long first = 0; dw_lanes && first < images; first += LANES) {
-        const long image = first + lane;
-        for (long from = 0; from < in_0; from += piece) {
-            float chain = 0.0f;
-            for (long line = from; line < min(from + piece, in_0) && image < images; line++) {
-                for (long i = 0; i < in_1; i++) {
-                    chain = fma(dy[((image * channels + o) * in_0 + line) * in_1 + i],
-                                INPUT(image, line, i), chain);
+    ITEM(uint, item)
+    const int taps = (int)(rows * kernel_0 * kernel_1), lane_count = dw_lanes ? LANES : 1;
+    const uint groups = (uint)taps / 4 + 1, lines = ((uint)channels + 15) / 16;
+    const int lane = item % lane_count, k = item / lane_count % groups * 4;
+    const uint o = item / lane_count / groups * 16;
+    const int here = min(16, (int)channels - (int)o), area = (int)(in_0 * in_1);
+    const long image_elems = rows * out_0 * out_1;
+    float out[16];
+    EACH_WEIGHT(BEGIN_WEIGHT)
+    scratch += at_lines;
+    for (int image = lane; dw_lanes && image < images; image += LANES) {
+        const long first = image * image_elems;
+        for (int from = 0; from < in_0; from += (int)piece) {
+            for (int line = from; line < min(from + (int)piece, (int)in_0); line++) {
+                for (int i = 0; i < in_1; i++) {
+                    const long pixel = (long)image * area + line * (int)in_1 + i;
+                    const float16 gradients = vload16(0, scratch + pixel * lines * 16 + o);
+                    EACH_WEIGHT(ADD_WEIGHT)
                 }
             }
-            sum = sum + chain;
+            EACH_WEIGHT(END_WEIGHT)
         }
     }
-    for (long first = 0; !dw_lanes && first < images; first += block) {
-        const long outputs = min(block, images - first) * area;
-        for (long from = 0; from < outputs; from += piece) {
-            float chain = 0.0f;
-            for (long p = from; p < min(from + piece, outputs); p++) {
-                const long image = first + p / area, inside = p % area;
-                chain = fma(INPUT(image, inside / in_1, inside % in_1),
-                            dy[(image * channels + o) * area + inside], chain);
+    for (long from = 0; !dw_lanes && from < images; from += block) {
+        const int outputs = (int)min(block, images - from) * area;
+        int line = 0, i = 0;
+        long first = from * image_elems;
+        for (int p = 0; p < outputs; p++) {
+            const float16 gradients = vload16(0, scratch + (from * area + p) * lines * 16 + o);
+            EACH_WEIGHT(ADD_WEIGHT)
+            if ((p + 1) % (int)piece == 0 || p + 1 == outputs) {
+                EACH_WEIGHT(END_WEIGHT)
             }
-            sum = sum + chain;
+            i = i + 1 == in_1 ? 0 : i + 1;
+            line = i != 0 ? line : line + 1 == in_0 ? 0 : line + 1;
+            first += line == 0 && i == 0 ? image_elems : 0;
         }
     }
-    scratch[at] = sum;
+    scratch -= at_lines;
+    EACH_WEIGHT(WRITE_WEIGHT)
 }
 
 /* The lanes of a weight are added as a tree. */
-__kernel void conv_dw_total(IN(dy), IN(x), IN(w), OUT(dx), OUT(dw), OUT(db), OUT(scratch),
-                            GRAD_NUMBERS, ITEMS)
+__kernel void conv_dw_total(IN(scratch), OUT(dw), OUT(db), CONV_NUMBERS, ITEMS)
 {
     POINTER(float, scratch);
     RESULT(float, dw);
-    ITEM(size_t, at)
-    const long taps = rows * kernel_0 * kernel_1, k = at % (taps + 1), o = at / (taps + 1);
+    ITEM(uint, at)
+    const uint taps = (uint)(rows * kernel_0 * kernel_1), k = at % (taps + 1), o = at / (taps + 1);
     float sum = scratch[at];
     if (dw_lanes) {
         float v[LANES];
@@ -228,22 +274,22 @@ __kernel void max_pool(IN(x), OUT(y), OUT(mask), POOL_NUMBERS, long has_mask, IT
     POINTER(float, x);
     RESULT(float, y);
     RESULT(uchar, mask);
-    ITEM(size_t, at)
-    const long ox = at % out_1, oy = at / out_1 % out_0;
+    ITEM(uint, at)
+    const int ox = at % (uint)out_1, oy = at / (uint)out_1 % (uint)out_0;
     float best = -INFINITY;
     int where = -1;
-    x += at / (out_0 * out_1) * in_0 * in_1;
-    for (long ky = 0; ky < kernel_0; ky++) {
-        for (long kx = 0; kx < kernel_1; kx++) {
-            const long iy = oy * stride_0 - pad_0 + ky * dilation_0;
-            const long ix = ox * stride_1 - pad_1 + kx * dilation_1;
+    x += (long)(at / (uint)(out_0 * out_1)) * in_0 * in_1;
+    for (int ky = 0; ky < kernel_0; ky++) {
+        for (int kx = 0; kx < kernel_1; kx++) {
+            const int iy = oy * (int)stride_0 - (int)pad_0 + ky * (int)dilation_0;
+            const int ix = ox * (int)stride_1 - (int)pad_1 + kx * (int)dilation_1;
             if (iy < 0 || iy >= in_0 || ix < 0 || ix >= in_1) {
                 continue;
             }
-            const float value = x[iy * in_1 + ix];
+            const float value = x[iy * (int)in_1 + ix];
             if (where < 0 || value > best || value != value) {
                 best = value;
-                where = (int)(ky * kernel_1 + kx);
+                where = ky * (int)kernel_1 + kx;
             }
         }
     }
@@ -259,20 +305,23 @@ __kernel void max_pool_grad(IN(dy), IN(mask), OUT(dx), POOL_NUMBERS, ITEMS)
     POINTER(float, dy);
     POINTER(uchar, mask);
     RESULT(float, dx);
-    ITEM(size_t, at)
-    const size_t plane = at / (in_0 * in_1) * out_0 * out_1;
-    const long ix = at % in_1, iy = at / in_1 % in_0;
+    ITEM(uint, at)
+    const long plane = (long)(at / (uint)(in_0 * in_1)) * out_0 * out_1;
+    const int ix = at % (uint)in_1, iy = at / (uint)in_1 % (uint)in_0;
+    const int step_0 = (int)stride_0, step_1 = (int)stride_1;
     float sum = 0.0f;
-    for (long ky = kernel_0 - 1; ky >= 0; ky--) {
-        for (long kx = kernel_1 - 1; kx >= 0; kx--) {
-            const long top = iy + pad_0 - ky * dilation_0, left = ix + pad_1 - kx * dilation_1;
-            const long oy = top / stride_0, ox = left / stride_1;
-            if (top < 0 || left < 0 || top % stride_0 != 0 || left % stride_1 != 0 ||
-                oy >= out_0 || ox >= out_1) {
+    for (int ky = (int)kernel_0 - 1; ky >= 0; ky--) {
+        const int top = iy + (int)pad_0 - ky * (int)dilation_0, oy = top / step_0;
+        if (top < 0 || oy * step_0 != top || oy >= out_0) {
+            continue;
+        }
+        for (int kx = (int)kernel_1 - 1; kx >= 0; kx--) {
+            const int left = ix + (int)pad_1 - kx * (int)dilation_1, ox = left / step_1;
+            if (left < 0 || ox * step_1 != left || ox >= out_1) {
                 continue;
             }
-            const size_t from = plane + oy * out_1 + ox;
-            sum += mask[from] == ky * kernel_1 + kx ? dy[from] : 0.0f;
+            const long from = plane + oy * (int)out_1 + ox;
+            sum += mask[from] == ky * (int)kernel_1 + kx ? dy[from] : 0.0f;
         }
     }
     dx[at] = sum;

@@ -11,7 +11,7 @@
 #define MOST_STEPS 24u
 #define LANES 16
 
-enum { SAME, ONE, BY_ROWS, BY_ELEMENTS };
+enum { AS_OUTPUT, ONE, BY_ROWS, BY_ELEMENTS };
 
 typedef struct row {
     const char *op;
@@ -171,7 +171,7 @@ static bool add_input(cl_node_t *node, const weft_tensor_desc_t *x, const weft_t
         cl_nest_add(&nest, y->dims[d], strides[d], 0);
     }
     bool simple = nest.rank == 1 && (nest.a[0] == 1 || cl_elems(y) == 1);
-    cl_add_to_table(node, simple                                  ? SAME
+    cl_add_to_table(node, simple                                  ? AS_OUTPUT
                           : cl_elems(x) == 1                      ? ONE
                           : nest.dims[nest.rank - 1] % LANES == 0 ? BY_ROWS
                                                                   : BY_ELEMENTS);

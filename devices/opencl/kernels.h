@@ -14,7 +14,7 @@
 #define NUMBERS 26u
 #define FACTORS 6u
 #define OPERANDS 24u
-#define SELECTED 2u
+#define SELECTED 4u
 #define DIMS 8u /* of a tensor */
 
 /* A call of a function. */

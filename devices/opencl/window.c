@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LANES 16
+#define TILE 4              /* outputs of a work item, where it may choose */
 #define PLANE_ROWS 4        /* fewer rows have another order: not here */
 #define BLOCK_OUTPUTS 512   /* conv_dw.c */
 #define PIECE_OUTPUTS 256   /* gemm: WEFTI_PACKED_COLS */
@@ -157,10 +158,50 @@ static void add_pass(cl_node_t *node, const conv_t *c, bool gradient, bool lanes
                                shift[1],
                                c->dilation[0],
                                c->dilation[1],
-                               lanes};
+                               lanes,
+                               gradient};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         cl_add_number(node, numbers[i]);
     }
+}
+
+/* Elements of the weights, with rows rounded up to lines of vectors. */
+static int64_t weight_lines(const conv_t *c, bool gradient)
+{
+    int64_t rows = gradient ? c->in_channels : c->out_channels;
+    return c->kernel[0] * c->kernel[1] * (gradient ? c->out_channels : c->in_channels) *
+           ((rows + LANES - 1) / LANES);
+}
+
+static cl_step_t step_of(const char *function, int64_t count, uint32_t operands,
+                         const uint32_t *chosen)
+{
+    cl_step_t step = cl_each(function, count);
+    step.selected = operands;
+    memcpy(step.chosen, chosen, operands * sizeof *chosen);
+    return step;
+}
+
+/* Weights in the order of the pass, then tiles of the destination. */
+static void add_pass_steps(cl_node_t *node, const conv_t *c, bool gradient, bool lanes,
+                           const uint32_t operands[5])
+{
+    int64_t rows = gradient ? c->in_channels : c->out_channels;
+    const int64_t *to = gradient ? c->in : c->out;
+    int64_t width = lanes && rows > 6 ? 3 : TILE;
+    const uint32_t weights[] = {operands[1], operands[2]};
+    const uint32_t pass[] = {operands[0], operands[2], operands[3], operands[4]};
+    cl_add_step(node, step_of("conv_weights", weight_lines(c, gradient), 2, weights));
+    cl_add_step(node, step_of("conv_pass",
+                              c->images * to[0] * ((to[1] + width - 1) / width) *
+                                  ((rows + LANES - 1) / LANES),
+                              4, pass));
+}
+
+static bool is_small(const conv_t *c)
+{
+    double elems = (double)c->images * (double)(c->in_channels + c->out_channels + 2 * LANES);
+    return elems * (area(c->in) + area(c->out)) < INT32_MAX && taps_of(c) < INT32_MAX / LANES;
 }
 
 PREPARE(cl_prepare_conv)
@@ -171,12 +212,17 @@ PREPARE(cl_prepare_conv)
     (void)env;
     TRY(cl_need_f32(desc, has_bias ? 3 : 2, 1, 0));
     TRY(describe(desc, &desc->inputs[0], &desc->inputs[1], &desc->outputs[0], &c));
-    if (has_bias && cl_elems(&desc->inputs[2]) != c.out_channels) {
-        return cl_refuse(desc, "shapes do not fit");
+    if ((has_bias && cl_elems(&desc->inputs[2]) != c.out_channels) || !is_small(&c)) {
+        return cl_refuse(desc, "shapes do not fit, or are too large");
     }
-    add_pass(&node, &c, false, lanes_forward(&c));
-    cl_add_number(&node, has_bias);
-    cl_add_step(&node, cl_each("conv", cl_elems(&desc->outputs[0])));
+    bool lanes = lanes_forward(&c);
+    add_pass(&node, &c, false, lanes);
+    const int64_t numbers[] = {0, 0, c.images, has_bias, 0, 0, 0, 0, 0};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        cl_add_number(&node, numbers[i]);
+    }
+    node.scratch_bytes = (size_t)(weight_lines(&c, false) * LANES) * sizeof(float);
+    add_pass_steps(&node, &c, false, lanes, (const uint32_t[]){0, 1, 4, 2, 3});
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
@@ -218,23 +264,35 @@ PREPARE(cl_prepare_conv_grad)
         return cl_refuse(desc, "shapes do not fit");
     }
     bool by_lanes = lanes_dw(&c);
-    if (c.stride[0] != 1 || c.stride[1] != 1 || (!by_lanes && c.out_channels < PLANE_ROWS)) {
-        return cl_refuse(desc, "expected strides of 1 and at least 4 channels");
+    if (c.stride[0] != 1 || c.stride[1] != 1 || !is_small(&c) ||
+        (!by_lanes && c.out_channels < PLANE_ROWS)) {
+        return cl_refuse(desc,
+                         "expected strides of 1, at least 4 channels, and not too large shapes");
     }
-    add_pass(&node, &c, true, lanes_data_grad(&c));
+    bool lanes = lanes_data_grad(&c);
+    int64_t sums = c.out_channels * (c.in_channels * c.kernel[0] * c.kernel[1] + 1);
+    int64_t taps = c.in_channels * c.kernel[0] * c.kernel[1], lane_count = by_lanes ? LANES : 1;
+    int64_t lines = (c.out_channels + LANES - 1) / LANES;
+    int64_t pixels = c.images * c.out[0] * c.out[1] * lines;
+    int64_t at_lines = (lane_count * sums + LANES - 1) / LANES * LANES;
+    int64_t at_weights = at_lines + pixels * LANES;
+    add_pass(&node, &c, true, lanes);
     const int64_t numbers[] = {c.pad[0], c.pad[1], c.images, has_db, by_lanes};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         cl_add_number(&node, numbers[i]);
     }
     add_pieces(&node, &c, by_lanes);
-    int64_t sums = c.out_channels * (c.in_channels * c.kernel[0] * c.kernel[1] + 1);
-    int64_t items = by_lanes ? LANES * sums : sums;
-    node.scratch_bytes = (size_t)items * sizeof(float);
-    if (has_dx) {
-        cl_add_step(&node, cl_each("conv_dx", cl_elems(&desc->outputs[0])));
+    cl_add_number(&node, at_weights);
+    cl_add_number(&node, at_lines);
+    node.scratch_bytes =
+        (size_t)(at_weights + (has_dx ? weight_lines(&c, true) * LANES : 0)) * sizeof(float);
+    if (has_dx) { /* dY, weights, scratch, no bias, dX */
+        add_pass_steps(&node, &c, true, lanes, (const uint32_t[]){0, 2, 6, 0, 3});
     }
-    cl_add_step(&node, cl_each("conv_dw", items));
-    cl_add_step(&node, cl_each("conv_dw_total", sums));
+    cl_add_step(&node, step_of("conv_lines", pixels, 2, (const uint32_t[]){0, 6}));
+    cl_add_step(&node, step_of("conv_dw", lane_count * (taps / 4 + 1) * lines, 2,
+                               (const uint32_t[]){1, 6}));
+    cl_add_step(&node, step_of("conv_dw_total", sums, 3, (const uint32_t[]){6, 4, 5}));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 

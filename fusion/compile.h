@@ -95,9 +95,6 @@ bool wefti_compile_may_fuse(const wefti_compiler_t *compiler);
 
 /* compile_lower.c: from the graph that all passes have changed to a sealed and verified plan. */
 weft_status_t wefti_compile_lower(wefti_compiler_t *compiler, weft_plan_t **out_plan);
-/* check_kernels.c: an error that lists all nodes whose types or attributes no kernel implements. */
-weft_status_t wefti_compile_check_kernels(const wefti_compiler_t *compiler,
-                                          const weft_plan_t *plan);
 weft_status_t wefti_compile_lower_params(wefti_compiler_t *compiler, wefti_lower_params_t *params);
 
 #endif

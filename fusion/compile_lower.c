@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "fusion/passes/passes.h"
+#include "ops/plan/check_kernels.h"
+#include "runtime/base/device_plugin.h"
 #include "runtime/base/error.h"
 
 /* With shard_parameters: an all-gather and a reduce-scatter. */
@@ -222,6 +224,22 @@ static weft_status_t check_limit(const wefti_compiler_t *c, const weft_plan_t *p
                              "%s is too small: the plan needs %s", text[0], text[1]);
 }
 
+/* Every node has a kernel: for each of the devices that are named, or for the CPU. */
+static weft_status_t check_kernels(const wefti_compiler_t *c, const weft_plan_t *plan)
+{
+    const char *names = c->params.device != NULL ? c->params.device : "cpu";
+    weft_status_t status = WEFT_OK;
+    for (uint32_t i = 0; i < wefti_device_names(names) && status >= 0; i++) {
+        weft_device_t *device;
+        WEFT_RETURN_IF_ERROR(wefti_device_open_of(names, i, &device));
+        status =
+            wefti_plan_check_kernels(plan, c->params.registry, device != NULL ? device->ops : NULL,
+                                     c->allocator, c->params.model_path);
+        weft_device_close(device);
+    }
+    return status;
+}
+
 weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
@@ -234,7 +252,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_compile_lower_params(c, &params), fail);
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, check_limit(c, plan), fail);
-    WEFT_TRY(status, wefti_compile_check_kernels(c, plan), fail);
+    WEFT_TRY(status, check_kernels(c, plan), fail);
     if (!c->params.infer) {
         WEFT_TRY(status, add_parameters(c, plan), fail);
         WEFT_TRY(status, add_recomputed(c, plan), fail);

@@ -57,6 +57,9 @@ static const weft_compile_option_t table[] = {
              "same structure without further options"},
     {FIELD(world_size), WEFT_OPTION_TYPE_U32, WEFT_OPTION_FLAG_RECORDED, "world", "N", 'n', 1,
      MAX_WORLD_SIZE, .help = "number of ranks (world size)"},
+    {FIELD(device), WEFT_OPTION_TYPE_TEXT, .name = "device", .arg = "DEVICE", .by_default = "cpu",
+     .help = "device that will run the plan: cpu, opencl, opencl:INDEX, opencl:NAME or "
+             "opencl:0,1; nodes that it does not support are an error"},
     {FIELD(batch), WEFT_OPTION_TYPE_I64, WEFT_OPTION_FLAG_RECORDED, "batch", "B", .low = 1,
      .high = INT32_MAX, .help = "samples per rank and step; with micro-batches, per micro-batch"},
     {FIELD(shapes), WEFT_OPTION_TYPE_SHAPES, WEFT_OPTION_FLAG_IN_GRAPH, "shape", "NAME=D,D,..",

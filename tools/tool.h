@@ -119,7 +119,7 @@ typedef struct compile_options {
  * alone come first, then --world, then those of every command that compiles. */
 extern option_def_t wefti_compile_option_defs[COMPILE_OPTIONS_MAX + 1];
 #define COMPILE_OPTIONS_CHECK (wefti_compile_option_defs + 4) /* from --world on */
-#define COMPILE_OPTIONS_RUN (wefti_compile_option_defs + 5)   /* after --world */
+#define COMPILE_OPTIONS_RUN (wefti_compile_option_defs + 6)   /* after --world and --device */
 void wefti_compile_options_load(void);
 int wefti_compile_options_init(compile_options_t *options);
 void wefti_compile_options_deinit(compile_options_t *options);

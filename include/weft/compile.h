@@ -200,13 +200,18 @@ typedef struct weft_compile_params {
      * In a step of M parts each of N equal stages idles for (N - 1) / (M + N - 1) of the time. The
      * loss is the mean of those of all parts. 0: 1. */
     uint32_t pipeline_micro_batches;
+    /** The device that will run the plan: as weft_device_open, or several as "opencl:0,1".
+     * Operators, types and attributes that it does not support are an error that lists the nodes.
+     * The device is open meanwhile: not before fork() in the parent of ranks. NULL or "cpu": the
+     * CPU. */
+    const char *device;
 } weft_compile_params_t;
 
 /** Defaults of weft_compile_params_t; model_path and world_size must be set. */
 #define WEFT_COMPILE_PARAMS_INIT                                                                   \
     WEFT_STRUCT_INIT(weft_compile_params_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
                      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** What a field of weft_compile_params_t holds. */
 typedef enum weft_option_type {

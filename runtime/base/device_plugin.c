@@ -3,7 +3,7 @@
  * Plugins stay loaded, as drivers have threads of their own. Devices that are open are in one list,
  * so that contexts that replace each other share theirs.
  */
-#include "runtime/context/device_plugin.h"
+#include "runtime/base/device_plugin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -324,14 +324,20 @@ void weft_device_close(weft_device_t *device)
     }
 }
 
-/* The item of a list of names that is at place index, again from the first after the last. */
-static void pick(const char *names, uint32_t index, char *out, size_t bytes)
+uint32_t wefti_device_names(const char *names)
 {
-    uint32_t count = 1, at = 0;
-    size_t prefix = strcspn(names, ":,");
+    uint32_t count = 1;
     for (const char *c = names; *c != '\0'; c++) {
         count += *c == ',';
     }
+    return count;
+}
+
+/* The item of a list of names that is at place index, again from the first after the last. */
+static void pick(const char *names, uint32_t index, char *out, size_t bytes)
+{
+    uint32_t count = wefti_device_names(names), at = 0;
+    size_t prefix = strcspn(names, ":,");
     const char *item = names;
     for (index %= count; at < index; at++) {
         item = strchr(item, ',') + 1;

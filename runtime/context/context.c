@@ -5,7 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 #include "runtime/base/params.h"
-#include "runtime/context/device_plugin.h"
+#include "runtime/base/device_plugin.h"
 #include "runtime/flight/live.h"
 #include "runtime/machine/machine.h"
 #include "transport/bootstrap/bootstrap.h"

@@ -11,7 +11,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
-#include "runtime/context/device_plugin.h"
+#include "runtime/base/device_plugin.h"
 
 #define CHECK_EVERY 64u /* polls between two looks at the other ranks */
 #define ALIGNMENT 64u

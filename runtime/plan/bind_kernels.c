@@ -3,6 +3,7 @@
 #include "runtime/plan/bind.h"
 
 #include "ops/compute/halves.h"
+#include "ops/plan/check_kernels.h"
 #include "runtime/base/error.h"
 
 #include <stdio.h>
@@ -17,26 +18,25 @@ static bool has_kernels(const weft_session_t *session)
     return session->context->device != NULL && session->context->device->ops->kernels != NULL;
 }
 
-static weft_status_t find_device_kernel(const weft_session_t *session,
+/* A node that the device does not support is reported with all others that it does not. */
+static weft_status_t prepare_for_device(const weft_session_t *session,
                                         const wefti_plan_kernel_t *kernel,
-                                        const weft_kernel_t **out_found)
+                                        const weft_node_desc_t *desc, const weft_kernel_env_t *env,
+                                        wefti_bound_kernel_t *bound)
 {
     const weft_device_ops_t *ops = session->context->device->ops;
-    const weft_kernel_t *best = NULL;
-    for (size_t i = 0; i < ops->kernel_count; i++) {
-        const weft_kernel_t *found = &ops->kernels[i];
-        if (strcmp(found->domain, kernel->domain) == 0 && strcmp(found->op, kernel->op) == 0 &&
-            found->since_version <= kernel->version &&
-            (best == NULL || found->since_version > best->since_version)) {
-            best = found;
-        }
+    const weft_kernel_t *found = wefti_device_kernel(ops, kernel);
+    weft_status_t status = found != NULL
+                               ? found->prepare(desc, env, &bound->state, &bound->scratch_bytes)
+                               : WEFT_ERR_UNSUPPORTED;
+    bound->kernel = status < 0 ? NULL : found;
+    if (status == WEFT_ERR_UNSUPPORTED) {
+        WEFT_RETURN_IF_ERROR(wefti_plan_check_kernels(session->plan, session->registry, ops, NULL,
+                                                      session->plan->model_name));
     }
-    *out_found = best;
-    return best != NULL ? WEFT_OK
-                        : wefti_error(WEFT_ERR_UNSUPPORTED,
-                                      "node \"%s\": device \"%s\" does not support operator %s%s%s",
-                                      kernel->name, ops->name, kernel->domain,
-                                      kernel->domain[0] != '\0' ? "." : "", kernel->op);
+    return status < 0 ? wefti_error_prefix(status, "node \"%s\" (%s): device \"%s\"", kernel->name,
+                                           kernel->op, ops->name)
+                      : WEFT_OK;
 }
 
 static weft_status_t find_kernel(const weft_session_t *session, const wefti_plan_kernel_t *kernel,
@@ -88,13 +88,7 @@ weft_status_t wefti_bind_prepare(weft_session_t *session, uint32_t index,
     char declined[160] = "";
     weft_status_t status = WEFT_OK;
     if (has_kernels(session)) {
-        WEFT_RETURN_IF_ERROR(find_device_kernel(session, kernel, &found));
-        status = found->prepare(desc, &env, &bound->state, &bound->scratch_bytes);
-        bound->kernel = status < 0 ? NULL : found;
-        return status < 0
-                   ? wefti_error_prefix(status, "node \"%s\" (%s): device \"%s\"", kernel->name,
-                                        kernel->op, session->context->device->ops->name)
-                   : WEFT_OK;
+        return prepare_for_device(session, kernel, desc, &env, bound);
     }
     WEFT_RETURN_IF_ERROR(find_kernel(session, kernel, family, &found));
     if (found->prepare != NULL) {

@@ -9,7 +9,7 @@
 
 #include <weft/weft.h>
 
-#include "runtime/context/device_plugin.h"
+#include "runtime/base/device_plugin.h"
 
 static void expect_error(weft_status_t status, weft_status_t expected, const char *text)
 {

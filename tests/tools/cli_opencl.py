@@ -487,9 +487,21 @@ class OpenCL(Case):
     @NEED_DEVICES
     @NEED_DATA
     def test_plans_that_cannot_run_are_refused(self):
-        arguments = ("--batch", 7, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl")
-        run = self.weft("run", MODELS / "mlp.onnx", "--optimizer", "lamb", *arguments, code=2)
-        self.assertIn('device "opencl:0" does not support operator weft.Lamb', run.stderr)
+        """By the compiler that knows the device, and by ranks; all nodes in one error."""
+        model = MODELS / "families" / "swin.dynamo.onnx"
+        for device in ("opencl:0", "opencl:0,1"):
+            run = self.weft("compile", model, "-o", "p.weft", "-n", 2, "--batch", 2, "--optimizer", "lamb", "--device", device, code=2, env=TWO)
+            self.assertIn('device "opencl:0" does not support', run.stderr)
+            for words in ("(Lamb): it has no kernel", "node 'node_conv2d/grad' (ConvGrad): ConvGrad: no OpenCL kernel: expected strides of 1"):
+                self.assertIn(words, run.stderr)
+            self.assert_one_line(run.stderr)
+            self.assertFalse((self.dir / "p.weft").exists())
+        plan = self.compile("mlp.onnx", "lamb.weft", 2, 7, "--optimizer", "lamb", "--device", "cpu")
+        run = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl", code=2)
+        self.assertIn('device "opencl:0" does not support 6 nodes', run.stderr)
+        self.compile("mlp.onnx", "p.weft", 2, 7, "--device", "opencl")
+        run = self.weft("compile", MODELS / "mlp.onnx", "-o", "p.weft", "-n", 2, "--batch", 7, "--device", "opencl:77", code=2)
+        self.assertIn("no such index", run.stderr)
 
     @NEED_DEVICES
     @NEED_DATA

@@ -225,9 +225,9 @@ static weft_status_t check_limit(const wefti_compiler_t *c, const weft_plan_t *p
 }
 
 /* Every node has a kernel: for each of the devices that are named, or for the CPU. */
-static weft_status_t check_kernels(const wefti_compiler_t *c, const weft_plan_t *plan)
+static weft_status_t check_kernels(const wefti_compiler_t *c, weft_plan_t *plan)
 {
-    const char *names = c->params.device != NULL ? c->params.device : "cpu";
+    const char *names = c->params.device;
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < wefti_device_names(names) && status >= 0; i++) {
         weft_device_t *device;
@@ -235,9 +235,12 @@ static weft_status_t check_kernels(const wefti_compiler_t *c, const weft_plan_t 
         status =
             wefti_plan_check_kernels(plan, c->params.registry, device != NULL ? device->ops : NULL,
                                      c->allocator, c->params.model_path);
+        bool own = device != NULL && (device->ops->caps & WEFT_DEVICE_CPU_BITS) == 0;
+        plan->bits = own ? WEFT_BITS_DEVICE : plan->bits;
         weft_device_close(device);
     }
-    return status;
+    plan->device = wefti_arena_strdup(&plan->arena, names);
+    return status < 0 || plan->device != NULL ? status : WEFT_ERR_NO_MEMORY;
 }
 
 weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)

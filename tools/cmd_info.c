@@ -252,12 +252,13 @@ static void print_device(const char *plugin, uint32_t index, const weft_device_i
 {
     char memory[32];
     printf("%s:%u    %s\n  platform   %s\n  memory     %s\n  processors %u\n  host       %s\n"
-           "  peers      %s\n  note       %s\n",
+           "  peers      %s\n  bits       %s\n  note       %s\n",
            plugin, index, info->name, info->platform,
            wefti_format_bytes(info->memory_bytes, memory), info->compute_units,
            info->caps & WEFT_DEVICE_HOST_ACCESS ? "may access the memory" : "copies",
            info->caps & WEFT_DEVICE_PEER_DIRECT ? "of this host may access the memory"
                                                 : "by copies through host memory",
+           info->caps & WEFT_DEVICE_CPU_BITS ? "of f32 are those of the CPU" : "are its own",
            info->note[0] != '\0' ? info->note : "none");
 }
 
@@ -274,6 +275,7 @@ static void print_device_json(wefti_json_t *json, const char *plugin, uint32_t i
     wefti_json_int(json, "compute_units", info->compute_units);
     wefti_json_bool(json, "host_access", (info->caps & WEFT_DEVICE_HOST_ACCESS) != 0);
     wefti_json_bool(json, "peer_direct", (info->caps & WEFT_DEVICE_PEER_DIRECT) != 0);
+    wefti_json_bool(json, "cpu_bits", (info->caps & WEFT_DEVICE_CPU_BITS) != 0);
     wefti_json_string(json, "note", info->note);
     wefti_json_end_object(json);
 }

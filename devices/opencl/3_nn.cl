@@ -9,15 +9,15 @@
     long m, long n, long k, long a_row, long a_k, long b_k, long b_column, long c_row,             \
         long c_column, long has_c, long batch, long panels
 
-/* Copies the matrices of B to [k, columns rounded up], of which gemm reads lines of 16. */
+/* Copies the matrices of B to panels of 16 columns, [columns / 16, k, 16], which gemm reads. */
 __kernel void gemm_turn(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), IN(table), PRODUCT_NUMBERS,
                         float alpha, float beta, ITEMS)
 {
     POINTER(float, b);
     RESULT(float, scratch);
     ITEM(uint, at)
-    const uint lines = ((uint)n + WIDTH - 1) / WIDTH, line = at % lines, row = at / lines;
-    const uint p = row % (uint)k, matrix = row / (uint)k;
+    const uint lines = ((uint)n + WIDTH - 1) / WIDTH, p = at % (uint)k, row = at / (uint)k;
+    const uint line = row % lines, matrix = row / lines;
     const long from = (long)matrix * k * n + p * b_k, left = min((long)WIDTH, n - (long)line * WIDTH);
     float out[WIDTH];
     for (int i = 0; i < WIDTH; i++) {
@@ -71,17 +71,17 @@ __kernel void gemm(IN(a), IN(b), IN(c), OUT(y), OUT(scratch), IN(table), PRODUCT
     const uint row_blocks = ((uint)m + ROWS - 1) / ROWS, lines = ((uint)n + WIDTH - 1) / WIDTH;
     const uint left = at / row_blocks, matrix = left / lines;
     const long i = (long)(at % row_blocks) * ROWS, j = (long)(left % lines) * WIDTH;
-    const long padded = panels ? lines * WIDTH : n;
+    const long step = panels ? WIDTH : n, b_matrix = table[2 * matrix + 1];
     a += table[2 * matrix] * m * k;
-    b = (panels ? (__global const float *)(scratch_base + scratch_at) : b) +
-        table[2 * matrix + 1] * k * padded + j;
+    b = panels ? (__global const float *)(scratch_base + scratch_at) + (b_matrix * lines * WIDTH + j) * k
+               : b + b_matrix * k * n + j;
     y += (long)matrix * m * n;
     EACH_ROW(BEGIN_ROW)
     for (long from = 0; from < k; from += K_BLOCK) {
         const long to = min(from + K_BLOCK, k);
         EACH_ROW(BEGIN_CHAIN)
         for (long p = from; p < to; p++) {
-            const float16 columns = vload16(0, b + p * padded);
+            const float16 columns = vload16(0, b + p * step);
             EACH_ROW(ADD_PRODUCT)
         }
         EACH_ROW(ADD_CHAIN)

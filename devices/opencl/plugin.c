@@ -108,11 +108,6 @@ static bool is_shared(cl_device_id id)
     return (type & CL_DEVICE_TYPE_CPU) != 0 && (asked == NULL || strcmp(asked, "buffer") != 0);
 }
 
-static weft_device_caps_t caps_of(cl_device_id id)
-{
-    return is_shared(id) ? WEFT_DEVICE_HOST_ACCESS | WEFT_DEVICE_PEER_DIRECT : 0;
-}
-
 static bool has_f64(cl_device_id id)
 {
     cl_device_fp_config config = 0;
@@ -132,6 +127,12 @@ static bool has_denormals(cl_device_id id)
     cl_device_fp_config config = 0;
     clGetDeviceInfo(id, CL_DEVICE_SINGLE_FP_CONFIG, sizeof config, &config, NULL);
     return (config & CL_FP_DENORM) != 0;
+}
+
+static weft_device_caps_t caps_of(cl_device_id id)
+{
+    return (is_shared(id) ? WEFT_DEVICE_HOST_ACCESS | WEFT_DEVICE_PEER_DIRECT : 0) |
+           (has_exact_division(id) && has_denormals(id) ? WEFT_DEVICE_CPU_BITS : 0);
 }
 
 static weft_status_t describe(uint32_t index, weft_device_info_t *out_info)

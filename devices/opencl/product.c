@@ -4,6 +4,8 @@
 
 #define WIDTH 16 /* columns of a work item */
 #define ROWS 8   /* its rows */
+#define PANEL_ROWS 64
+#define PANEL_ELEMS 65536
 
 typedef struct product {
     int64_t m, n, k, batch, b_matrices;
@@ -17,7 +19,9 @@ static weft_status_t keep_product(const weft_node_desc_t *desc, const product_t 
                                   void **out_state, size_t *out_scratch_bytes)
 {
     int64_t lines = (p->n + WIDTH - 1) / WIDTH, rows = (p->m + ROWS - 1) / ROWS;
-    bool panels = p->trans_b || p->n % WIDTH != 0;
+    /* Lines of a large B would be far apart in memory. */
+    bool panels =
+        p->trans_b || p->n % WIDTH != 0 || (p->m >= PANEL_ROWS && p->k * p->n >= PANEL_ELEMS);
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1 || p->batch > 65536 ||
         p->m > INT32_MAX / p->k || p->k > INT32_MAX / (lines * WIDTH) / p->b_matrices ||
         p->m > INT32_MAX / (lines * WIDTH) / p->batch) {

@@ -26,6 +26,8 @@ typedef uint32_t weft_device_caps_t;
 #define WEFT_DEVICE_HOST_ACCESS (1u << 0)
 /** Queues may read and write imported memory. */
 #define WEFT_DEVICE_PEER_DIRECT (1u << 1)
+/** Reductions and kernels of f32 give the bits of the CPU's exact kernels. */
+#define WEFT_DEVICE_CPU_BITS (1u << 2)
 
 /** A device; base of the implementation's own struct. */
 typedef struct weft_device weft_device_t;

@@ -20,6 +20,12 @@ typedef enum weft_plan_kind {
     WEFT_PLAN_KIND_INFERENCE = 2, /**< the graph as it is */
 } weft_plan_kind_t;
 
+/** The bits that a plan's results have. */
+typedef enum weft_bits {
+    WEFT_BITS_CPU = 0,    /**< those of the CPU's exact kernels, on every machine */
+    WEFT_BITS_DEVICE = 1, /**< those of the devices that the plan was compiled for */
+} weft_bits_t;
+
 /** Facts about a plan. Strings are borrowed from it. */
 typedef struct weft_plan_info {
     size_t struct_size;            /**< size of this struct */
@@ -49,12 +55,14 @@ typedef struct weft_plan_info {
     /** Ranks that compute one batch together, each with weights of its own (parts of all, or those
      * of its stage): rank r has a part of batch number r / batch_ranks. 1: every rank has a batch of its own. */
     uint64_t batch_ranks;
+    weft_bits_t bits;   /**< bits of f32 results; those of half types and doubles are the CPU's */
+    const char *device; /**< devices that it was compiled for (weft_compile_params_t::device) */
 } weft_plan_info_t;
 
 /** Initial value of weft_plan_info_t. */
 #define WEFT_PLAN_INFO_INIT                                                                        \
     WEFT_STRUCT_INIT(weft_plan_info_t, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0},                        \
-                     WEFT_PLAN_KIND_TRAINING, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                     WEFT_PLAN_KIND_TRAINING, 0, 0, 0, 0, 0, 0, 0, 0, 0, WEFT_BITS_CPU, 0)
 
 /** Purpose of a binding. */
 typedef enum weft_binding_role {

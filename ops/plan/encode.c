@@ -384,6 +384,8 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     message.flags = plan->flags;
     message.clip_norm = plan->clip_norm;
     message.topology = text_of(plan->topology);
+    message.bits = (uint32_t)plan->bits;
+    message.device = text_of(plan->device);
     message.placement = text_of(plan->placement);
     message.no_eval_model = text_of(plan->no_eval_model);
     WEFT_RETURN_IF_ERROR(encode_mesh(plan, arena, &message));

@@ -121,6 +121,13 @@ static void add_head(wefti_text_t *out, const weft_plan_t *plan)
         wefti_text_add_printable(out, plan->topology);
         wefti_text_add(out, "; other placements give the same results\n");
     }
+    if (strcmp(plan->device, "cpu") != 0) {
+        wefti_text_add(out, "  compiled for device ");
+        wefti_text_add_printable(out, plan->device);
+        wefti_text_printf(out, "; f32 results have %s\n",
+                          plan->bits == WEFT_BITS_CPU ? "the bits of the CPU"
+                                                      : "bits of the device's own");
+    }
     wefti_text_printf(out, "  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
 }

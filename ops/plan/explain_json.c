@@ -193,6 +193,8 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     status = add_places(&json, plan);
     wefti_json_double(&json, "clip_norm", plan->clip_norm);
     wefti_json_string(&json, "topology", plan->topology);
+    wefti_json_string(&json, "device", plan->device);
+    wefti_json_string(&json, "bits", plan->bits == WEFT_BITS_CPU ? "cpu" : "device");
     wefti_json_begin_array(&json, "buckets");
     for (uint32_t i = 0; (bucket = wefti_plan_next_bucket(plan, &position, &stream)) != NULL; i++) {
         add_bucket(&json, plan, bucket, i, stream, &pieces);

@@ -23,6 +23,7 @@ weft_status_t wefti_plan_create(const weft_allocator_t *allocator, weft_plan_t *
     plan->policy = "";
     plan->optimizer = "";
     plan->topology = "";
+    plan->device = "cpu";
     plan->placement = "";
     plan->kind = WEFT_PLAN_KIND_TRAINING;
     plan->accumulate = 1;
@@ -78,6 +79,8 @@ weft_status_t weft_plan_get_info(const weft_plan_t *plan, weft_plan_info_t *info
         .rank_weights = (plan->flags & WEFTI_PLAN_RANK_DATA) != 0,
         .has_eval = wefti_plan_program(plan, "eval") != NULL,
         .batch_ranks = wefti_plan_batch_ranks(plan),
+        .bits = plan->bits,
+        .device = plan->device,
     };
     wefti_digest_hex(&plan->structure_digest, own.structure_digest);
     wefti_digest_hex(&plan->weights_digest, own.weights_digest);

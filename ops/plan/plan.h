@@ -245,6 +245,8 @@ struct weft_plan {
     /* The axis whose places run different kernels: stages of a pipeline, models. A Broadcast of this
      * group sends what one place has computed. 0: all ranks run the same. */
     uint32_t place_group;
+    weft_bits_t bits;
+    const char *device; /* that it was compiled for: "cpu", "opencl:0,1" */
 
     uint32_t buffer_count, kernel_count, collective_count, stream_count, event_count, program_count,
         binding_count;

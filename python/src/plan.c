@@ -187,6 +187,9 @@ static PyObject *plan_info(PyObject *object, void *closure)
         wp_dict_add(dict, "split_batch", PyBool_FromLong(info.split_batch)) < 0 ||
         wp_dict_add(dict, "rank_weights", PyBool_FromLong(info.rank_weights)) < 0 ||
         wp_dict_add(dict, "has_eval", PyBool_FromLong(info.has_eval)) < 0 ||
+        wp_dict_add(dict, "device", text_or_none(info.device)) < 0 ||
+        wp_dict_add(dict, "bits",
+                    PyUnicode_FromString(info.bits == WEFT_BITS_CPU ? "cpu" : "device")) < 0 ||
         wp_dict_add(dict, "buckets", PyLong_FromUnsignedLong(info.bucket_count)) < 0 ||
         wp_dict_add(dict, "arena_bytes", PyLong_FromUnsignedLongLong(info.arena_bytes)) < 0 ||
         wp_dict_add(dict, "live_bytes", PyLong_FromUnsignedLongLong(info.live_bytes)) < 0 ||
@@ -403,7 +406,9 @@ static const char info_doc[] =
     "and micro-batch),\n"
     "optimizer, policy, accumulate, global_micro_batches, sharded, decoupled, clip_norm, "
     "split_batch, "
-    "rank_weights, has_eval,\n"
+    "rank_weights, has_eval, device,\n"
+    "bits ('cpu': f32 results are those of the CPU's exact kernels; 'device': those of the "
+    "device),\n"
     "buckets, arena_bytes, live_bytes, fusion_copied_bytes, structure_digest, weights_digest.";
 static const char bindings_doc[] = "What goes in and comes out, a new list of dicts: name, role "
                                    "('input', 'label', 'scalar', 'loss', 'logits',\n"

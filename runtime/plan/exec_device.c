@@ -71,6 +71,12 @@ weft_status_t wefti_session_await(weft_session_t *session, weft_queue_t *queue, 
 weft_status_t wefti_exec_device_open(weft_session_t *session)
 {
     weft_device_t *device = session->context->device;
+    if (session->plan->bits == WEFT_BITS_CPU && (device->ops->caps & WEFT_DEVICE_CPU_BITS) == 0) {
+        wefti_log(&session->context->log, WEFT_LOG_LEVEL_INFO,
+                  "device \"%s\": f32 results have bits of its own, not those of the CPU, for "
+                  "which the plan was compiled",
+                  device->ops->name);
+    }
     WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->copy_queue));
     for (uint32_t i = 0; i < session->plan->stream_count; i++) {
         WEFT_RETURN_IF_ERROR(device->ops->queue_create(device, &session->queues[i]));

@@ -323,6 +323,15 @@ class OpenCL(Case):
             run = self.weft("run", "-n", 1, "--device", device, *bench, code=2)
             self.assertIn(words, run.stderr)
 
+    def test_bits_of_a_plan(self):
+        """The fake card of the tests promises nothing about its bits."""
+        fake = {"WEFT_DEVICE_PATH": str(BINARY / "tests")}
+        for device, bits in (("cpu", "cpu"), ("fake:0", "device"), ("fake:0,1", "device")):
+            self.weft("compile", MODELS / "mlp.onnx", "-o", "p.weft", "-n", 2, "--batch", 7, "--device", device, env=fake)
+            explained = self.weft_json("explain", "p.weft")
+            self.assertEqual((explained["device"], explained["bits"]), (device, bits))
+        self.assertIn("compiled for device fake:0,1; f32 results have bits of the device's own", self.weft("explain", "p.weft").stdout)
+
     def test_without_plugin_or_driver(self):
         run = self.weft("info", "--devices", env={"WEFT_DEVICE_PATH": "/nowhere"}, code=2)
         self.assertIn("/nowhere/libweft_opencl.so", run.stderr)
@@ -499,7 +508,10 @@ class OpenCL(Case):
         plan = self.compile("mlp.onnx", "lamb.weft", 2, 7, "--optimizer", "lamb", "--device", "cpu")
         run = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval", "--device", "opencl", code=2)
         self.assertIn('device "opencl:0" does not support 6 nodes', run.stderr)
-        self.compile("mlp.onnx", "p.weft", 2, 7, "--device", "opencl")
+        plan = self.compile("mlp.onnx", "p.weft", 2, 7, "--device", "opencl")
+        explained = self.weft_json("explain", plan)
+        self.assertEqual((explained["device"], explained["bits"]), ("opencl", "cpu"))
+        self.assertIn("compiled for device opencl; f32 results have the bits of the CPU", self.weft("explain", plan).stdout)
         run = self.weft("compile", MODELS / "mlp.onnx", "-o", "p.weft", "-n", 2, "--batch", 7, "--device", "opencl:77", code=2)
         self.assertIn("no such index", run.stderr)
 

@@ -268,61 +268,73 @@ __kernel void conv_dw_total(IN(scratch), OUT(dw), OUT(db), CONV_NUMBERS, ITEMS)
     long in_0, long in_1, long out_0, long out_1, long kernel_0, long kernel_1, long stride_0,     \
         long stride_1, long pad_0, long pad_1, long dilation_0, long dilation_1
 
-/* The first of equal maxima wins, NaN over everything; the mask has the tap. */
+/* A work item has a line of outputs. The first of equal maxima wins, NaN over everything; the mask
+ * has the tap. */
 __kernel void max_pool(IN(x), OUT(y), OUT(mask), POOL_NUMBERS, long has_mask, ITEMS)
 {
     POINTER(float, x);
     RESULT(float, y);
     RESULT(uchar, mask);
-    ITEM(uint, at)
-    const int ox = at % (uint)out_1, oy = at / (uint)out_1 % (uint)out_0;
-    float best = -INFINITY;
-    int where = -1;
-    x += (long)(at / (uint)(out_0 * out_1)) * in_0 * in_1;
-    for (int ky = 0; ky < kernel_0; ky++) {
-        for (int kx = 0; kx < kernel_1; kx++) {
-            const int iy = oy * (int)stride_0 - (int)pad_0 + ky * (int)dilation_0;
-            const int ix = ox * (int)stride_1 - (int)pad_1 + kx * (int)dilation_1;
-            if (iy < 0 || iy >= in_0 || ix < 0 || ix >= in_1) {
-                continue;
-            }
-            const float value = x[iy * (int)in_1 + ix];
-            if (where < 0 || value > best || value != value) {
-                best = value;
-                where = ky * (int)kernel_1 + kx;
+    ITEM(uint, line)
+    const int in_x = (int)in_1, step_x = (int)dilation_1;
+    const int top = (int)(line % (uint)out_0) * (int)stride_0 - (int)pad_0;
+    x += (long)(line / (uint)out_0) * in_0 * in_1;
+    y += line * out_1;
+    mask += line * out_1;
+    for (int ox = 0, left = -(int)pad_1; ox < out_1; ox++, left += (int)stride_1) {
+        float best = -INFINITY;
+        int where = -1;
+        for (int ky = 0, iy = top; ky < kernel_0; ky++, iy += (int)dilation_0) {
+            for (int kx = 0, ix = left; kx < kernel_1 && iy >= 0 && iy < in_0; kx++, ix += step_x) {
+                const float value = ix >= 0 && ix < in_x ? x[iy * in_x + ix] : -INFINITY;
+                if (ix >= 0 && ix < in_x && (where < 0 || value > best || value != value)) {
+                    best = value;
+                    where = ky * (int)kernel_1 + kx;
+                }
             }
         }
-    }
-    y[at] = best;
-    if (has_mask) {
-        mask[at] = (uchar)(where < 0 ? 0 : where);
+        y[ox] = best;
+        if (has_mask) {
+            mask[ox] = (uchar)(where < 0 ? 0 : where);
+        }
     }
 }
 
-/* Outputs add up in the order of memory. */
+/* Windows whose tap 0 to window - 1 may be the element at (with its pad): from and to. */
+void windows_of(int at, int window, int dilation, int stride, int out, int *from, int *to)
+{
+    const int first = at - (window - 1) * dilation;
+    *from = first > 0 ? (first + stride - 1) / stride : 0;
+    *to = min(at / stride, out - 1);
+}
+
+/* A work item has a line of inputs, for each of which outputs add up in the order of memory. */
 __kernel void max_pool_grad(IN(dy), IN(mask), OUT(dx), POOL_NUMBERS, ITEMS)
 {
     POINTER(float, dy);
     POINTER(uchar, mask);
     RESULT(float, dx);
-    ITEM(uint, at)
-    const long plane = (long)(at / (uint)(in_0 * in_1)) * out_0 * out_1;
-    const int ix = at % (uint)in_1, iy = at / (uint)in_1 % (uint)in_0;
-    const int step_0 = (int)stride_0, step_1 = (int)stride_1;
-    float sum = 0.0f;
-    for (int ky = (int)kernel_0 - 1; ky >= 0; ky--) {
-        const int top = iy + (int)pad_0 - ky * (int)dilation_0, oy = top / step_0;
-        if (top < 0 || oy * step_0 != top || oy >= out_0) {
-            continue;
-        }
-        for (int kx = (int)kernel_1 - 1; kx >= 0; kx--) {
-            const int left = ix + (int)pad_1 - kx * (int)dilation_1, ox = left / step_1;
-            if (left < 0 || ox * step_1 != left || ox >= out_1) {
-                continue;
+    ITEM(uint, line)
+    const long plane = (long)(line / (uint)in_0) * out_0 * out_1;
+    const int top = (int)(line % (uint)in_0) + (int)pad_0, step_y = (int)dilation_0;
+    const int step_x = (int)dilation_1, stride_y = (int)stride_0, stride_x = (int)stride_1;
+    int oy_from, oy_to, ox_from, ox_to;
+    windows_of(top, (int)kernel_0, step_y, stride_y, (int)out_0, &oy_from, &oy_to);
+    dx += line * in_1;
+    for (int ix = 0, left = (int)pad_1; ix < in_1; ix++, left++) {
+        float sum = 0.0f;
+        windows_of(left, (int)kernel_1, step_x, stride_x, (int)out_1, &ox_from, &ox_to);
+        for (int oy = oy_from; oy <= oy_to; oy++) {
+            const int y = top - oy * stride_y, ky = step_y == 1 ? y : y / step_y;
+            for (int ox = ox_from; ox <= ox_to; ox++) {
+                const int x = left - ox * stride_x, kx = step_x == 1 ? x : x / step_x;
+                const long from = plane + oy * (int)out_1 + ox;
+                const bool is_tap = ky * step_y == y && kx * step_x == x;
+                if (is_tap) {
+                    sum += mask[from] == ky * (int)kernel_1 + kx ? dy[from] : 0.0f;
+                }
             }
-            const long from = plane + oy * (int)out_1 + ox;
-            sum += mask[from] == ky * (int)kernel_1 + kx ? dy[from] : 0.0f;
         }
+        dx[ix] = sum;
     }
-    dx[at] = sum;
 }

@@ -324,6 +324,11 @@ static weft_status_t describe_pool(const weft_node_desc_t *desc, const weft_tens
     return WEFT_OK;
 }
 
+static int64_t lines_of(const weft_tensor_desc_t *x)
+{
+    return x->dims[3] > 0 ? x->dims[0] * x->dims[1] * x->dims[2] : 0;
+}
+
 PREPARE(cl_prepare_max_pool)
 {
     cl_node_t node = cl_start(1, 2);
@@ -336,7 +341,7 @@ PREPARE(cl_prepare_max_pool)
     }
     TRY(describe_pool(desc, &desc->inputs[0], &desc->outputs[0], &node));
     cl_add_number(&node, has_mask);
-    cl_add_step(&node, cl_each("max_pool", cl_elems(&desc->outputs[0])));
+    cl_add_step(&node, cl_each("max_pool", lines_of(&desc->outputs[0])));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
@@ -350,6 +355,6 @@ PREPARE(cl_prepare_max_pool_grad)
         return cl_refuse(desc, "expected a mask");
     }
     TRY(describe_pool(desc, &desc->outputs[0], &desc->inputs[0], &node));
-    cl_add_step(&node, cl_each("max_pool_grad", cl_elems(&desc->outputs[0])));
+    cl_add_step(&node, cl_each("max_pool_grad", lines_of(&desc->outputs[0])));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }

@@ -112,6 +112,43 @@ __kernel void tree_fold(IN(x0), IN(x1), IN(x2), IN(x3), IN(x4), IN(x5), IN(x6), 
     y[i] = count > 1 && sum != sum ? as_float(0x7fc00000u) : sum;
 }
 
+/* ---- dropout ---- */
+
+/* Word number at of the sequence of a key and the upper half of counters: ops/compute/philox.h. */
+uint philox_word(ulong at, ulong high, ulong key)
+{
+    uint4 x = (uint4)((uint)(at / 4), (uint)(at / 4 >> 32), (uint)high, (uint)(high >> 32));
+    uint key_0 = (uint)key, key_1 = (uint)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        const ulong a = (ulong)x.s0 * 0xd2511f53u, b = (ulong)x.s2 * 0xcd9e8d57u;
+        x = (uint4)((uint)(b >> 32) ^ x.s1 ^ key_0, (uint)b, (uint)(a >> 32) ^ x.s3 ^ key_1, (uint)a);
+        key_0 += 0x9e3779b9u;
+        key_1 += 0xbb67ae85u;
+    }
+    return at % 4 == 0 ? x.s0 : at % 4 == 1 ? x.s1 : at % 4 == 2 ? x.s2 : x.s3;
+}
+
+__kernel void dropout_mask(IN(x), IN(seed), IN(step), IN(rank), OUT(y), OUT(mask), long count, long salt,
+                           long threshold, long all, long has_rank, long has_mask, float factor,
+                           ITEMS)
+{
+    POINTER(float, x);
+    POINTER(ulong, seed);
+    POINTER(float, step);
+    POINTER(long, rank);
+    RESULT(float, y);
+    RESULT(uchar, mask);
+    ITEM(size_t, i)
+    const uint number = step[0] >= 1.0f && step[0] < 4e9f ? (uint)step[0] : 1;
+    const ulong first = has_rank ? (ulong)rank[0] * (ulong)count : 0;
+    const uint word = philox_word(first + i, (ulong)salt << 32 | number, seed[0]);
+    const bool keeps = !all && word >= (uint)threshold;
+    y[i] = keeps ? x[i] * factor : 0.0f;
+    if (has_mask) {
+        mask[i] = keeps;
+    }
+}
+
 /* ---- the loss ---- */
 
 long label_at(__global const uchar *labels, size_t i, long wide)

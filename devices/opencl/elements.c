@@ -125,8 +125,10 @@ static weft_status_t fill_operator(const weft_node_desc_t *desc, program_t *prog
 
 static weft_status_t fill_fused(const weft_node_desc_t *desc, program_t *program)
 {
-    const weft_attr_t *steps = cl_attr(desc, "steps"), *operands = cl_attr(desc, "operands");
-    const weft_attr_t *numbers = cl_attr(desc, "numbers"), *results = cl_attr(desc, "results");
+    const weft_attr_t *steps = cl_attr_list(desc, "steps", WEFT_ATTR_TYPE_STRINGS);
+    const weft_attr_t *operands = cl_attr_list(desc, "operands", WEFT_ATTR_TYPE_INTS);
+    const weft_attr_t *numbers = cl_attr_list(desc, "numbers", WEFT_ATTR_TYPE_FLOATS);
+    const weft_attr_t *results = cl_attr_list(desc, "results", WEFT_ATTR_TYPE_INTS);
     if (steps == NULL || operands == NULL || results == NULL || steps->count == 0 ||
         steps->count > MOST_STEPS || operands->count != 2 * steps->count ||
         (numbers != NULL && numbers->count != 2 * steps->count) ||

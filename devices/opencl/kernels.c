@@ -26,6 +26,35 @@ static PREPARE(prepare_tree_fold)
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
+/* X, seed, step and maybe the rank. */
+static PREPARE(prepare_dropout_mask)
+{
+    cl_node_t node = cl_start(4, 2);
+    double ratio = (double)cl_attr_float(desc, "ratio", 0.5f);
+    bool has_rank = cl_has(desc->inputs, desc->input_count, 3), all = ratio >= 1.0;
+    bool has_mask = cl_has(desc->outputs, desc->output_count, 1);
+    (void)env;
+    TRY(cl_need_f32(desc, has_rank ? 4 : 3, 1, 1u << 1 | 1u << 3));
+    const weft_tensor_desc_t *x = &desc->inputs[0];
+    if (!cl_same_shape(x, &desc->outputs[0]) || x[1].dtype != WEFT_DTYPE_I64 ||
+        cl_elems(&x[1]) != 1 || cl_elems(&x[2]) != 1 ||
+        (has_rank && (x[3].dtype != WEFT_DTYPE_I64 || cl_elems(&x[3]) != 1)) ||
+        (has_mask &&
+         (desc->outputs[1].dtype != WEFT_DTYPE_U8 || !cl_same_shape(&desc->outputs[1], x))) ||
+        !(ratio >= 0.0 && ratio <= 1.0)) {
+        return cl_refuse(desc, "shapes do not fit, or the ratio is out of range");
+    }
+    cl_add_number(&node, cl_elems(x));
+    cl_add_number(&node, (uint32_t)cl_attr_int(desc, "salt", 0));
+    cl_add_number(&node, all ? 0 : (int64_t)(ratio * 4294967296.0));
+    cl_add_number(&node, all);
+    cl_add_number(&node, has_rank);
+    cl_add_number(&node, has_mask);
+    cl_add_factor(&node, all ? 0.0f : (float)(1.0 / (1.0 - ratio)));
+    cl_add_step(&node, cl_each("dropout_mask", cl_elems(x)));
+    return cl_keep(desc, &node, out_state, out_scratch_bytes);
+}
+
 /* Scores and labels at inputs scores and scores + 1. */
 static weft_status_t describe_loss(const weft_node_desc_t *desc, uint32_t scores, cl_node_t *node,
                                    bool *out_mean)
@@ -195,6 +224,7 @@ const weft_kernel_t cl_kernels[] = {
     ROW("weft", "MaxPoolGrad", cl_prepare_max_pool_grad),
     ROW("weft", "FlashAttentionGrad", cl_prepare_attention_grad),
     ROW("weft", "TreeFold", prepare_tree_fold),
+    ROW("weft", "DropoutMask", prepare_dropout_mask),
     ROW("weft", "SGD", prepare_sgd),
     ROW("weft", "Momentum", prepare_momentum),
     ROW("weft", "FlashAttention", cl_prepare_attention),

@@ -62,6 +62,9 @@ typedef struct cl_nest {
 
 /* node.c */
 const weft_attr_t *cl_attr(const weft_node_desc_t *desc, const char *name);
+/* NULL also where it has another type. */
+const weft_attr_t *cl_attr_list(const weft_node_desc_t *desc, const char *name,
+                                weft_attr_type_t type);
 int64_t cl_attr_int(const weft_node_desc_t *desc, const char *name, int64_t otherwise);
 float cl_attr_float(const weft_node_desc_t *desc, const char *name, float otherwise);
 /* count integers of a list; otherwise where it is absent. */

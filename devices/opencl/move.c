@@ -101,7 +101,7 @@ PREPARE(cl_prepare_view)
 
 PREPARE(cl_prepare_transpose)
 {
-    const weft_attr_t *perm = cl_attr(desc, "perm");
+    const weft_attr_t *perm = cl_attr_list(desc, "perm", WEFT_ATTR_TYPE_INTS);
     int64_t from[DIMS], to[DIMS];
     cl_nest_t nest = cl_nest();
     uint32_t seen = 0;
@@ -233,7 +233,8 @@ PREPARE(cl_prepare_slice)
 
 PREPARE(cl_prepare_slice_grad)
 {
-    const weft_attr_t *starts = cl_attr(desc, "starts"), *steps = cl_attr(desc, "steps");
+    const weft_attr_t *starts = cl_attr_list(desc, "starts", WEFT_ATTR_TYPE_INTS);
+    const weft_attr_t *steps = cl_attr_list(desc, "steps", WEFT_ATTR_TYPE_INTS);
     slice_t slice;
     cl_node_t node = cl_start(1, 1);
     (void)env;

@@ -14,6 +14,13 @@ const weft_attr_t *cl_attr(const weft_node_desc_t *desc, const char *name)
     return NULL;
 }
 
+const weft_attr_t *cl_attr_list(const weft_node_desc_t *desc, const char *name,
+                                weft_attr_type_t type)
+{
+    const weft_attr_t *found = cl_attr(desc, name);
+    return found != NULL && found->type == type ? found : NULL;
+}
+
 int64_t cl_attr_int(const weft_node_desc_t *desc, const char *name, int64_t otherwise)
 {
     const weft_attr_t *found = cl_attr(desc, name);

@@ -176,7 +176,7 @@ PREPARE(cl_prepare_sum_to)
 /* ReduceSum and ReduceMean; axes are an attribute, or constants of input 1. */
 PREPARE(cl_prepare_reduce)
 {
-    const weft_attr_t *attr = cl_attr(desc, "axes");
+    const weft_attr_t *attr = cl_attr_list(desc, "axes", WEFT_ATTR_TYPE_INTS);
     bool has_input = cl_has(desc->inputs, desc->input_count, 1);
     uint32_t kept = 0;
     (void)env;

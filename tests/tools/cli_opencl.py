@@ -465,6 +465,14 @@ class OpenCL(Case):
             self.assertEqual([cpu], devices)
 
     @NEED_DEVICES
+    def test_dropout_has_the_masks_of_the_cpu(self):
+        rng = np.random.default_rng(3)
+        np.savez(self.dir / "d.npz", image=rng.random((32, 1, 8, 8), dtype=np.float32), label=rng.integers(0, 5, 32))
+        model = support.SOURCE / "tests/data/torch_dropout.onnx"
+        cpu, devices = self.digests(model, "--batch", 5, data=self.dir / "d.npz", world=2)  # no multiple of 4
+        self.assertEqual([cpu], devices)
+
+    @NEED_DEVICES
     def test_an_index_out_of_range_is_an_error(self):
         np.full((16, 8), 99, "<u2").tofile(self.dir / "t.bin")
         run = self.weft("run", support.SOURCE / "tests/data/torch_gpt.onnx", "-n", 1, "--batch", 2, "--steps", 1,

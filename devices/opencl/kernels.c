@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of the device, a row each; loss and updates are here, others in files of their own. */
+/* The operators of the device, a row each; losses and dropout are here. */
 #include "devices/opencl/elements.h"
 #include "devices/opencl/kernels.h"
 
@@ -116,71 +116,6 @@ static PREPARE(prepare_loss_grad)
     return cl_keep(desc, &node, out_state, out_scratch_bytes);
 }
 
-/* tensors of the parameter's shape, then scalars, then maybe a scale of the gradient */
-static weft_status_t describe_update(const weft_node_desc_t *desc, uint32_t tensors,
-                                     uint32_t scalars, cl_node_t *node)
-{
-    *node = cl_start(tensors + scalars + 1, tensors - 1);
-    TRY(cl_need_f32(desc, tensors + scalars, tensors - 1, 0));
-    for (uint32_t i = 0; i < tensors + scalars; i++) {
-        if (cl_elems(&desc->inputs[i]) != (i < tensors ? cl_elems(&desc->inputs[0]) : 1)) {
-            return cl_refuse(desc, "shapes do not fit");
-        }
-    }
-    cl_add_number(node, cl_has(desc->inputs, desc->input_count, tensors + scalars));
-    cl_add_factor(node, (float)cl_attr_int(desc, "divisor", 1));
-    cl_add_factor(node, cl_attr_float(desc, "weight_decay", 0.0f));
-    return WEFT_OK;
-}
-
-static PREPARE(prepare_sgd)
-{
-    cl_node_t node;
-    (void)env;
-    TRY(describe_update(desc, 2, 1, &node));
-    cl_add_step(&node, cl_each("sgd", cl_elems(&desc->inputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-static PREPARE(prepare_momentum)
-{
-    cl_node_t node;
-    (void)env;
-    TRY(describe_update(desc, 3, 1, &node));
-    cl_add_number(&node, cl_attr_int(desc, "nesterov", 0) != 0);
-    cl_add_factor(&node, cl_attr_float(desc, "momentum", 0.9f));
-    cl_add_step(&node, cl_each("momentum", cl_elems(&desc->inputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-static PREPARE(prepare_adagrad)
-{
-    cl_node_t node;
-    (void)env;
-    TRY(describe_update(desc, 3, 2, &node));
-    cl_add_number(&node, cl_attr_int(desc, "first", 0));
-    cl_add_factor(&node, cl_attr_float(desc, "lr_decay", 0.0f));
-    cl_add_factor(&node, cl_attr_float(desc, "epsilon", 1e-10f));
-    cl_add_step(&node, cl_each("adagrad", cl_elems(&desc->inputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
-static PREPARE(prepare_adam)
-{
-    cl_node_t node;
-    (void)env;
-    TRY(describe_update(desc, 4, 2, &node));
-    cl_add_number(&node, cl_attr_int(desc, "first", 1));
-    cl_add_number(&node, cl_attr_int(desc, "scaled_epsilon", 0) != 0);
-    cl_add_number(&node, cl_attr_int(desc, "decay_last", 0) != 0);
-    cl_add_number(&node, strcmp(desc->op, "AdamW") == 0);
-    cl_add_factor(&node, cl_attr_float(desc, "beta1", 0.9f));
-    cl_add_factor(&node, cl_attr_float(desc, "beta2", 0.999f));
-    cl_add_factor(&node, cl_attr_float(desc, "epsilon", 1e-8f));
-    cl_add_step(&node, cl_each("adam", cl_elems(&desc->inputs[0])));
-    return cl_keep(desc, &node, out_state, out_scratch_bytes);
-}
-
 #define ROW(its_domain, name, function)                                                            \
     {                                                                                              \
         .abi_version = WEFT_KERNEL_ABI_VERSION, .domain = its_domain, .op = name,                  \
@@ -225,16 +160,19 @@ const weft_kernel_t cl_kernels[] = {
     ROW("weft", "FlashAttentionGrad", cl_prepare_attention_grad),
     ROW("weft", "TreeFold", prepare_tree_fold),
     ROW("weft", "DropoutMask", prepare_dropout_mask),
-    ROW("weft", "SGD", prepare_sgd),
-    ROW("weft", "Momentum", prepare_momentum),
+    ROW("weft", "SGD", cl_prepare_sgd),
+    ROW("weft", "Momentum", cl_prepare_momentum),
+    ROW("weft", "LearningRate", cl_prepare_learning_rate),
+    ROW("weft", "SquareSum", cl_prepare_square_sum),
+    ROW("weft", "ClipScale", cl_prepare_clip_scale),
     ROW("weft", "FlashAttention", cl_prepare_attention),
     ROW("", "LogSoftmax", cl_prepare_softmax),
     ROW("", "SoftmaxCrossEntropyLoss", prepare_loss),
     ROW("com.microsoft", "SoftmaxCrossEntropyLossGrad", prepare_loss_grad),
-    ROW("weft", "Adagrad", prepare_adagrad),
-    ROW("weft", "Adam", prepare_adam),
-    ROW("weft", "AdamW", prepare_adam),
+    ROW("weft", "Adagrad", cl_prepare_adagrad),
+    ROW("weft", "Adam", cl_prepare_adam),
+    ROW("weft", "AdamW", cl_prepare_adam),
 };
-#define OF_DOUBLES 7u
+#define OF_DOUBLES 10u
 const size_t cl_kernel_count = sizeof cl_kernels / sizeof *cl_kernels;
 const size_t cl_float_kernel_count = sizeof cl_kernels / sizeof *cl_kernels - OF_DOUBLES;

@@ -10,10 +10,8 @@
 
 #include "devices/opencl/opencl.h"
 
-#define STEPS 16u
 #define NUMBERS 26u
 #define FACTORS 6u
-#define OPERANDS 24u
 #define SELECTED 4u
 #define DIMS 8u /* of a tensor */
 
@@ -28,19 +26,21 @@ typedef struct cl_step {
 
 /* The state of a kernel. */
 typedef struct cl_node {
-    cl_step_t steps[STEPS];
-    uint32_t step_count, number_count, factor_count;
+    cl_step_t *steps;
+    size_t step_count, step_capacity;
+    uint32_t number_count, factor_count;
     cl_long numbers[NUMBERS];
     cl_float factors[FACTORS];
-    size_t bytes[OPERANDS];             /* of each operand of the plan's node, inputs first */
+    size_t *bytes;                      /* of each operand of the plan's node, inputs first */
+    cl_place_t *places;                 /* of operands and scratch, in the present launch */
     uint32_t input_count, output_count; /* that the functions take; absent ones count */
     size_t scratch_bytes;
     bool labels;
     bool view;      /* there is nothing to do where output 0 is input 0 */
     cl_long *table; /* numbers that do not fit into arguments */
     size_t table_count, table_capacity;
-    bool table_failed;   /* no memory */
-    cl_mem table_memory; /* the same on the device, from the first launch on */
+    bool failed;         /* no memory for what was added */
+    cl_mem table_memory; /* the table on the device, from the first launch on */
 } cl_node_t;
 
 /* Dimensions with the strides of two tensors; neighbours that lie like one are one. */
@@ -74,7 +74,7 @@ bool cl_has(const weft_tensor_desc_t *tensors, uint32_t count, uint32_t index);
 int64_t cl_elems(const weft_tensor_desc_t *tensor);
 bool cl_same_shape(const weft_tensor_desc_t *a, const weft_tensor_desc_t *b);
 weft_status_t cl_refuse(const weft_node_desc_t *desc, const char *why);
-/* The same once there is a table. */
+/* The same once there are steps or a table. */
 weft_status_t cl_drop(const weft_node_desc_t *desc, cl_node_t *node, const char *why);
 /* Tensors of f32 in plain layout, but those of the mask; all of them are there. */
 weft_status_t cl_need_f32(const weft_node_desc_t *desc, uint32_t inputs, uint32_t outputs,
@@ -100,7 +100,7 @@ weft_status_t cl_attr_axis(const weft_node_desc_t *desc, int64_t otherwise, uint
                            uint32_t *out_axis);
 /* All operands that are there have plain layout. */
 weft_status_t cl_need_plain(const weft_node_desc_t *desc);
-/* Takes the table of made over. */
+/* Takes steps and table of made over. */
 weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void **out_state,
                       size_t *out_scratch_bytes);
 void cl_node_destroy(void *state);
@@ -136,6 +136,15 @@ PREPARE(cl_prepare_reduce);
 /* attention.c */
 PREPARE(cl_prepare_attention);
 PREPARE(cl_prepare_attention_grad);
+
+/* update.c */
+PREPARE(cl_prepare_sgd);
+PREPARE(cl_prepare_momentum);
+PREPARE(cl_prepare_adagrad);
+PREPARE(cl_prepare_adam);
+PREPARE(cl_prepare_learning_rate);
+PREPARE(cl_prepare_square_sum);
+PREPARE(cl_prepare_clip_scale);
 
 /* window.c */
 PREPARE(cl_prepare_conv);

@@ -4,34 +4,28 @@
 
 #include <string.h>
 
-typedef struct operands {
-    cl_place_t places[OPERANDS + 1];
-    uint32_t count;
-} operands_t;
-
 static weft_status_t find_operands(weft_queue_t *queue, const cl_node_t *node,
                                    const weft_kernel_call_t *call, uint32_t input_count,
-                                   uint32_t output_count, operands_t *out)
+                                   uint32_t output_count)
 {
     uint32_t all = node->input_count + node->output_count;
-    out->count = all + (node->scratch_bytes > 0);
-    memset(out->places, 0, sizeof out->places);
+    memset(node->places, 0, (all + 1u) * sizeof *node->places);
     for (uint32_t i = 0; i < all; i++) {
         bool in = i < node->input_count;
         uint32_t at = in ? i : i - node->input_count;
         const void *address = at >= (in ? input_count : output_count) ? NULL
                               : in                                    ? call->inputs[at]
                                                                       : call->outputs[at];
-        size_t bytes = node->bytes[in ? at : input_count + at];
+        size_t bytes = address != NULL ? node->bytes[in ? at : input_count + at] : 0;
         if (address != NULL) {
             TRY(cl_place_need(queue->device, address, bytes, in ? "input" : "output",
-                              &out->places[i]));
+                              &node->places[i]));
         }
     }
     return node->scratch_bytes == 0
                ? WEFT_OK
                : cl_place_need(queue->device, call->scratch, node->scratch_bytes, "scratch",
-                               &out->places[all]);
+                               &node->places[all]);
 }
 
 static cl_int set_place(cl_kernel kernel, cl_mem memory, size_t at, cl_uint *index)
@@ -44,13 +38,14 @@ static cl_int set_place(cl_kernel kernel, cl_mem memory, size_t at, cl_uint *ind
 
 /* With the lock of the device held. */
 static cl_int set_arguments(weft_queue_t *queue, cl_kernel kernel, const cl_node_t *node,
-                            const cl_step_t *step, const operands_t *operands, cl_uint *out_index)
+                            const cl_step_t *step, cl_uint *out_index)
 {
     cl_uint index = 0;
     cl_int code = CL_SUCCESS;
-    uint32_t count = step->selected > 0 ? step->selected : operands->count;
+    uint32_t all = node->input_count + node->output_count + (node->scratch_bytes > 0);
+    uint32_t count = step->selected > 0 ? step->selected : all;
     for (uint32_t i = 0; i < count && code == CL_SUCCESS; i++) {
-        const cl_place_t *place = &operands->places[step->selected > 0 ? step->chosen[i] : i];
+        const cl_place_t *place = &node->places[step->selected > 0 ? step->chosen[i] : i];
         code = set_place(kernel, place->memory, place->offset, &index);
     }
     if (node->table_count > 0 && code == CL_SUCCESS) {
@@ -94,14 +89,13 @@ static cl_int make_table(weft_queue_t *queue, cl_node_t *node)
 }
 
 static cl_int enqueue_step(weft_queue_t *queue, const cl_node_t *node, const cl_step_t *step,
-                           const operands_t *operands, cl_uint count, const cl_event *events,
-                           cl_event *out_event)
+                           cl_uint count, const cl_event *events, cl_event *out_event)
 {
     pthread_mutex_lock(&queue->device->lock);
     cl_kernel kernel = cl_function(queue->device, step->function);
     cl_uint index = 0;
-    cl_int code = kernel != NULL ? set_arguments(queue, kernel, node, step, operands, &index)
-                                 : CL_INVALID_KERNEL;
+    cl_int code =
+        kernel != NULL ? set_arguments(queue, kernel, node, step, &index) : CL_INVALID_KERNEL;
     if (code == CL_SUCCESS) {
         code = cl_call(queue, kernel, index, step->count, count, events, out_event);
     }
@@ -116,13 +110,12 @@ weft_status_t cl_launch(weft_queue_t *queue, const weft_kernel_t *kernel,
     cl_uint count;
     const cl_event *events;
     cl_event event = NULL;
-    operands_t operands;
     if (kernel->destroy != cl_node_destroy) {
         return cl_fail(WEFT_ERR_UNSUPPORTED, "device %s: operator %s has a kernel for processors",
                        queue->device->name, kernel->op);
     }
-    TRY(find_operands(queue, node, call, input_count, output_count, &operands));
-    const cl_place_t *from = &operands.places[0], *to = &operands.places[node->input_count];
+    TRY(find_operands(queue, node, call, input_count, output_count));
+    const cl_place_t *from = &node->places[0], *to = &node->places[node->input_count];
     if (node->step_count == 0 ||
         (node->view && from->memory == to->memory && from->offset == to->offset) ||
         cl_begin(queue, &count, &events)) {
@@ -130,11 +123,11 @@ weft_status_t cl_launch(weft_queue_t *queue, const weft_kernel_t *kernel,
     }
     cl_int code = node->labels ? make_fault(queue) : CL_SUCCESS;
     code = code == CL_SUCCESS ? make_table(queue, node) : code;
-    for (uint32_t i = 0; i < node->step_count && code == CL_SUCCESS; i++) {
+    for (size_t i = 0; i < node->step_count && code == CL_SUCCESS; i++) {
         if (i > 0) {
             cl_next(queue, event, &count, &events);
         }
-        code = enqueue_step(queue, node, &node->steps[i], &operands, count, events, &event);
+        code = enqueue_step(queue, node, &node->steps[i], count, events, &event);
     }
     if (node->labels && code == CL_SUCCESS) {
         cl_next(queue, event, &count, &events);

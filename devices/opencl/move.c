@@ -262,9 +262,6 @@ static weft_status_t prepare_parts(const weft_node_desc_t *desc, bool split, int
     int64_t at = 0, inner = 1, outer = 1;
     TRY(need_like(desc));
     TRY(cl_attr_axis(desc, otherwise, whole->rank, &axis));
-    if (count > STEPS) {
-        return cl_refuse(desc, "too many parts");
-    }
     for (uint32_t d = 0; d < whole->rank; d++) {
         outer *= d < axis ? whole->dims[d] : 1;
         inner *= d > axis ? whole->dims[d] : 1;

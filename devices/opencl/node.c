@@ -57,9 +57,17 @@ weft_status_t cl_refuse(const weft_node_desc_t *desc, const char *why)
     return cl_fail(WEFT_ERR_UNSUPPORTED, "%s: no OpenCL kernel: %s", desc->op, why);
 }
 
+static void free_parts(cl_node_t *node)
+{
+    free(node->steps);
+    free(node->table);
+    free(node->bytes);
+    free(node->places);
+}
+
 weft_status_t cl_drop(const weft_node_desc_t *desc, cl_node_t *node, const char *why)
 {
-    free(node->table);
+    free_parts(node);
     return cl_refuse(desc, why);
 }
 
@@ -91,39 +99,43 @@ size_t cl_elem_bytes(weft_dtype_t dtype)
 weft_status_t cl_keep(const weft_node_desc_t *desc, const cl_node_t *made, void **out_state,
                       size_t *out_scratch_bytes)
 {
-    cl_node_t *node = malloc(sizeof *node);
-    if (node == NULL || made->table_failed) {
-        free(made->table);
+    uint32_t operands = desc->input_count + desc->output_count;
+    cl_node_t *node = malloc(sizeof *node), own = *made;
+    own.bytes = calloc(operands + 1u, sizeof *own.bytes);
+    own.places = calloc(own.input_count + own.output_count + 1u, sizeof *own.places);
+    if (node == NULL || own.failed || own.bytes == NULL || own.places == NULL) {
+        free_parts(&own);
         free(node);
         return cl_fail(WEFT_ERR_NO_MEMORY, "out of memory: a kernel");
     }
-    *node = *made;
-    if (desc->input_count + desc->output_count > OPERANDS) {
-        cl_node_destroy(node);
-        return cl_refuse(desc, "too many operands");
+    for (uint32_t i = 0; i < operands; i++) {
+        const weft_tensor_desc_t *tensor =
+            i < desc->input_count ? &desc->inputs[i] : &desc->outputs[i - desc->input_count];
+        own.bytes[i] = (size_t)cl_elems(tensor) * cl_elem_bytes(tensor->dtype);
     }
-    for (uint32_t i = 0; i < desc->input_count; i++) {
-        node->bytes[i] = (size_t)cl_elems(&desc->inputs[i]) * cl_elem_bytes(desc->inputs[i].dtype);
-    }
-    for (uint32_t i = 0; i < desc->output_count; i++) {
-        node->bytes[desc->input_count + i] =
-            (size_t)cl_elems(&desc->outputs[i]) * cl_elem_bytes(desc->outputs[i].dtype);
-    }
+    *node = own;
     *out_state = node;
     *out_scratch_bytes = node->scratch_bytes;
     return WEFT_OK;
 }
 
+/* Room for one more of count elements. */
+static bool grow(cl_node_t *node, void **array, size_t count, size_t *capacity, size_t bytes)
+{
+    if (count == *capacity && !node->failed) {
+        void *grown = realloc(*array, (2 * count + 8) * bytes);
+        node->failed = grown == NULL;
+        *array = grown != NULL ? grown : *array;
+        *capacity = grown != NULL ? 2 * count + 8 : count;
+    }
+    return !node->failed;
+}
+
 void cl_add_to_table(cl_node_t *node, int64_t number)
 {
-    if (node->table_count == node->table_capacity && !node->table_failed) {
-        size_t capacity = 2 * node->table_capacity + 64;
-        cl_long *table = realloc(node->table, capacity * sizeof *table);
-        node->table_failed = table == NULL;
-        node->table = table != NULL ? table : node->table;
-        node->table_capacity = table != NULL ? capacity : node->table_capacity;
-    }
-    if (!node->table_failed) {
+    void *table = node->table;
+    if (grow(node, &table, node->table_count, &node->table_capacity, sizeof *node->table)) {
+        node->table = table;
         node->table[node->table_count++] = number;
     }
 }
@@ -209,7 +221,10 @@ cl_step_t cl_each(const char *function, int64_t count)
 
 void cl_add_step(cl_node_t *node, cl_step_t step)
 {
-    if (step.count > 0) { /* of no elements nothing is called */
+    void *steps = node->steps;
+    if (step.count > 0 && /* of no elements nothing is called */
+        grow(node, &steps, node->step_count, &node->step_capacity, sizeof *node->steps)) {
+        node->steps = steps;
         node->steps[node->step_count++] = step;
     }
 }
@@ -260,6 +275,6 @@ void cl_node_destroy(void *state)
     if (node->table_memory != NULL) {
         clReleaseMemObject(node->table_memory);
     }
-    free(node->table);
+    free_parts(node);
     free(node);
 }

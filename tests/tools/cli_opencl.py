@@ -435,7 +435,7 @@ class OpenCL(Case):
         np.savez(self.dir / "language.npz", label=tokens, **arrays)
         np.savez(self.dir / "classes.npz", label=tokens[:, 0] % 5, **arrays)
         np.savez(self.dir / "t5.npz", label=tokens[:, 2:], input0=tokens, input1=tokens[:, 2:])
-        tokens.astype("<u2").tofile(self.dir / "t.bin")
+        np.tile(tokens.astype("<u2"), (3, 1)).tofile(self.dir / "t.bin")
         for model, data in ((support.SOURCE / "tests/data/torch_gpt.onnx", "t.bin"),
                             ("families/gpt2.onnx", "language.npz"), ("families/gpt2.dynamo.onnx", "language.npz"),
                             ("families/bert.onnx", "classes.npz"), ("families/bert.dynamo.onnx", "classes.npz"),
@@ -443,6 +443,10 @@ class OpenCL(Case):
             cpu, devices = self.digests(model, "--batch", 2, "--optimizer", "adamw", steps=2, data=self.dir / data,
                                         ways=({}, BUFFERS))
             self.assertEqual([cpu, cpu], devices, model)
+        for options in (("--clip", "0.5"), ("--clip", "0.1", "--accumulate", 2), ("--lr-schedule", "step", "--lr-steps", 2),
+                        ("--lr-schedule", "linear"), ("--lr-schedule", "cosine", "--warmup-steps", 1, "--shard-optimizer")):
+            cpu, devices = self.digests(support.SOURCE / "tests/data/torch_gpt.onnx", "--batch", 2, *options, data=self.dir / "t.bin")
+            self.assertEqual([cpu], devices, options)
 
     @NEED_DEVICES
     def test_attention_of_several_blocks(self):

@@ -159,8 +159,11 @@ __kernel void attention(IN(q), IN(k), IN(v), IN(bias), OUT(y), OUT(sums), OUT(sc
         } else {
             const float left = exp_of_negative(top - now);
             float sum;
-            for (int n = 0; n < cols; n++) {
-                p[n] = n < seen ? exp_of_negative(p[n] - now) : 0.0f;
+            for (int n = 0; n < seen; n += 16) {
+                vstore16(exp_of_negative16(vload16(0, p + n) - now), 0, p + n);
+            }
+            for (int n = seen; n < cols; n++) {
+                p[n] = 0.0f;
             }
             ROW_SUM(sum, seen, p[i]);
             total = total * left + sum;
@@ -261,11 +264,13 @@ __kernel void attention_grad_queries(GRADIENT)
             continue;
         }
         scores_of_keys(q, turned_k + j, padded_keys, width, b, bias_3, scale, seen, p);
-        for (int from = 0; from < seen; from += 16) {
-            vstore16(dots(dy, turned_v + j + from, padded_keys, value_width), 0, ds + from);
+        for (int n = 0; n < seen; n += 16) {
+            const float16 share = exp_of16(vload16(0, p + n) - sum) * one;
+            const float16 d = dots(dy, turned_v + j + n, padded_keys, value_width);
+            vstore16(share * (d - less) * scale, 0, ds + n);
         }
-        for (int n = 0; n < cols; n++) {
-            ds[n] = n < seen ? exp_of(p[n] - sum) * one * (ds[n] - less) * scale : 0.0f;
+        for (int n = seen; n < cols; n++) {
+            ds[n] = 0.0f;
         }
         add_rows(dq, ds, k + j * k_row, k_row, cols, width);
     }
@@ -304,21 +309,31 @@ __kernel void attention_grad_keys(GRADIENT)
         __global const float *dys = dy + image * y_batch + h * y_head;
         for (long i = first_query(j, causal, past); i < queries; i += BLOCK) {
             const int rows = (int)min((long)BLOCK, queries - i);
-            for (int from = 0; from < rows; from += 16) {
-                vstore16(dots(k, turned_q + head * width * padded + i + from, padded, width) * scale, 0,
-                         p + from);
-                vstore16(dots(v, turned_dy + head * value_width * padded + i + from, padded,
-                              value_width), 0, ds + from);
-            }
-            for (int r = 0; r < rows; r++) {
-                const float sum = sums[head * queries + i + r];
-                const float one = is_coarse(sum) ? 1.0f / totals[head * queries + i + r] : 1.0f;
-                const bool sees = sum != -INFINITY && (!causal || key <= i + r + past);
-                const float score =
-                    has_bias ? p[r] + bias[image * bias_0 + h * bias_1 + (i + r) * bias_2 + key * bias_3] : p[r];
-                const float share = sees ? exp_of(score - sum) * one : 0.0f;
-                p[r] = share;
-                ds[r] = sees ? share * (ds[r] - delta[head * queries + i + r]) * scale : 0.0f;
+            for (int r = 0; r < rows; r += 16) {
+                const long row = head * queries + i + r, left = rows - r;
+                const float16 sum = load_some(sums + row, left);
+                const float16 total = load_some(totals + row, left);
+                const int16 coarse = fabs(sum) >= 1024.0f && sum != -INFINITY;
+                const float16 one = select((float16)(1.0f), 1.0f / total, coarse);
+                /* of the first queries none sees the key */
+                const int16 order = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                const int blind = causal ? (int)(key - past - i) - r : 0;
+                const int16 sees = sum != -INFINITY && order >= blind;
+                float16 score =
+                    dots(k, turned_q + head * width * padded + i + r, padded, width) * scale;
+                if (has_bias) {
+                    vstore16(score, 0, p + r);
+                    for (int n = 0; n < min(left, 16l); n++) {
+                        p[r + n] += bias[image * bias_0 + h * bias_1 + (i + r + n) * bias_2 + key * bias_3];
+                    }
+                    score = vload16(0, p + r);
+                }
+                const float16 share = select((float16)(0.0f), exp_of16(score - sum) * one, sees);
+                const float16 d =
+                    dots(v, turned_dy + head * value_width * padded + i + r, padded, value_width);
+                vstore16(share, 0, p + r);
+                vstore16(select((float16)(0.0f), share * (d - load_some(delta + row, left)) * scale, sees),
+                         0, ds + r);
             }
             add_rows(dv, p, dys + i * y_row, y_row, rows, value_width);
             add_rows(dk, ds, qs + i * q_row, q_row, rows, width);

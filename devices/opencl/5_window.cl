@@ -175,7 +175,7 @@ __kernel void conv_lines(IN(dy), OUT(scratch), CONV_NUMBERS, ITEMS)
     float16 sum##g = 0.0f, chain##g = 0.0f;
 #define ADD_WEIGHT(g)                                                                              \
     {                                                                                              \
-        const int iy = line + ky##g, ix = i + kx##g;                                               \
+        const int iy = line * (int)step_0 + ky##g, ix = i * (int)step_1 + kx##g;                   \
         const bool in = !one##g && iy >= 0 && iy < out_0 && ix >= 0 && ix < out_1;                 \
         const float value = in ? x[first + plane##g + iy * (int)out_1 + ix] : one##g ? 1.0f : 0.0f; \
         chain##g = fma((float16)(value), gradients, chain##g);                                     \

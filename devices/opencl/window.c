@@ -264,10 +264,10 @@ PREPARE(cl_prepare_conv_grad)
         return cl_refuse(desc, "shapes do not fit");
     }
     bool by_lanes = lanes_dw(&c);
-    if (c.stride[0] != 1 || c.stride[1] != 1 || !is_small(&c) ||
-        (!by_lanes && c.out_channels < PLANE_ROWS)) {
-        return cl_refuse(desc,
-                         "expected strides of 1, at least 4 channels, and not too large shapes");
+    bool strides = c.stride[0] != 1 || c.stride[1] != 1;
+    if ((has_dx && strides) || !is_small(&c) || (!by_lanes && c.out_channels < PLANE_ROWS)) {
+        return cl_refuse(desc, "expected strides of 1 where dX is needed, at least 4 "
+                               "channels, and not too large shapes");
     }
     bool lanes = lanes_data_grad(&c);
     int64_t sums = c.out_channels * (c.in_channels * c.kernel[0] * c.kernel[1] + 1);

@@ -103,9 +103,10 @@ typedef struct weft_device_ops {
     /** Ends all queued work, waits included, with WEFT_ERR_ABORTED. */
     void (*cancel)(weft_queue_t *queue);
     /**
-     * [kernel_count] the device's own kernels, of which sessions use prepare, destroy and
-     * implementation; launch reads the state. Other operators are refused when a plan is bound.
-     * NULL: launch executes the kernels of the session's registry.
+     * [kernel_count] the device's own kernels, of which the compiler and sessions use prepare,
+     * destroy and implementation; launch reads the state. Other operators are refused when a plan
+     * is compiled for the device or bound to it. NULL: launch executes the kernels of the session's
+     * registry.
      */
     const weft_kernel_t *kernels;
     size_t kernel_count; /**< length of kernels */

@@ -6,6 +6,7 @@
  * have the memory of an input.
  */
 #define ELEMENT_INPUTS 12
+#define ELEMENT_OUTPUTS 12
 #define ELEMENT_STEPS 24
 #define INPUT_NUMBERS 19 /* kind, type, rank, dims, strides */
 #define STEP_NUMBERS 8   /* operator, a, b, c, output, type, p, q */
@@ -136,15 +137,17 @@ void write_elements(__global uchar *y, long type, long at, int count, float16 va
 
 __kernel void elements(IN(x0), IN(x1), IN(x2), IN(x3), IN(x4), IN(x5), IN(x6), IN(x7), IN(x8),
                        IN(x9), IN(x10), IN(x11), OUT(y0), OUT(y1), OUT(y2), OUT(y3), OUT(y4),
-                       OUT(y5), OUT(y6), OUT(y7), IN(table), long inputs, long steps, long count, ITEMS)
+                       OUT(y5), OUT(y6), OUT(y7), OUT(y8), OUT(y9), OUT(y10), OUT(y11), IN(table), long inputs, long steps, long count, ITEMS)
 {
     POINTER(long, table);
     __global const uchar *xs[ELEMENT_INPUTS] = {
         x0_base + x0_at, x1_base + x1_at, x2_base + x2_at,   x3_base + x3_at,
         x4_base + x4_at, x5_base + x5_at, x6_base + x6_at,   x7_base + x7_at,
         x8_base + x8_at, x9_base + x9_at, x10_base + x10_at, x11_base + x11_at};
-    __global uchar *ys[8] = {y0_base + y0_at, y1_base + y1_at, y2_base + y2_at, y3_base + y3_at,
-                             y4_base + y4_at, y5_base + y5_at, y6_base + y6_at, y7_base + y7_at};
+    __global uchar *ys[ELEMENT_OUTPUTS] = {
+        y0_base + y0_at, y1_base + y1_at, y2_base + y2_at,   y3_base + y3_at,
+        y4_base + y4_at, y5_base + y5_at, y6_base + y6_at,   y7_base + y7_at,
+        y8_base + y8_at, y9_base + y9_at, y10_base + y10_at, y11_base + y11_at};
     float16 values[ELEMENT_INPUTS + ELEMENT_STEPS];
     ITEM(long, item)
     const long at = 16 * item;

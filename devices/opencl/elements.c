@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define INPUTS 12u
-#define OUTPUTS 8u
+#define OUTPUTS 12u
 #define MOST_STEPS 24u
 #define LANES 16
 

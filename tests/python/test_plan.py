@@ -74,6 +74,9 @@ class Compile(Case):
         self.assertEqual((info["decoupled"], info["sharded"], info["policy"], info["optimizer"]),
                          (True, True, "one", "adam"))
         self.assertEqual((plan.world, plan.batch, info["kind"], info["has_eval"]), (2, 8, "training", True))
+        self.assertEqual((info["device"], info["bits"]), ("cpu", "cpu"))
+        with self.assertRaisesRegex(weft.WeftNotFoundError, "libweft_nothing.so"):
+            weft.compile(MLP, world=2, batch=8, device="nothing:0")
         self.assertEqual(weft.compile(LENET, world=2, batch=8, global_micro_batches=8).info["global_micro_batches"], 8)
         self.assertRegex(repr(plan), "^<weft.Plan lenet.onnx: training on 2 ranks, batch 8, digest [0-9a-f]{16}>$")
 

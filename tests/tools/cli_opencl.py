@@ -442,7 +442,7 @@ class OpenCL(Case):
                             ("families/gpt2.onnx", "language.npz"), ("families/gpt2.dynamo.onnx", "language.npz"),
                             ("families/bert.onnx", "classes.npz"), ("families/bert.dynamo.onnx", "classes.npz"),
                             ("families/llama.onnx", "language.npz"), ("families/t5.dynamo.onnx", "t5.npz"),
-                            ("families/vit.dynamo.onnx", "images.npz")):
+                            ("families/vit.dynamo.onnx", "images.npz"), ("families/lstm.onnx", "language.npz")):
             cpu, devices = self.digests(model, "--batch", 2, "--optimizer", "adamw", steps=2, data=self.dir / data,
                                         ways=({}, BUFFERS))
             self.assertEqual([cpu, cpu], devices, model)

@@ -42,15 +42,16 @@ ranks() {
   return "$failed"
 }
 
-# train N: a few steps by the command; weights must be those of N ranks on one host.
+# train N [DEVICES]: a few steps by the command; weights must be those of N ranks on one host, on processors.
 train() {
-  local n=$1 want got
+  local n=$1 devices=${2-cpu} want got
   if [ ! -d "$data" ]; then
     echo "no training: $data is missing (Debian package dataset-fashion-mnist)"
     return
   fi
-  title "training on $n ranks"
-  ranks "$n" "$bin/weft" run "$plans/mlp$n.weft" --data "$data" --steps 3 --no-eval --json >"$scratch/json"
+  title "training on $n ranks, device $devices"
+  WEFT_DEVICE_PATH=$tests ranks "$n" "$bin/weft" run "$plans/mlp$n.weft" --device "$devices" --data "$data" --steps 3 \
+    --no-eval --json >"$scratch/json"
   if [ "$WEFT_VM_RANK" = 0 ]; then
     want=$(cat "$plans/mlp$n.digest")
     got=$(sed -n 's/.*"param_digest": *"\([^"]*\)".*/\1/p' "$scratch/json" | sort -u)
@@ -106,6 +107,7 @@ one_machine() {
   title "collectives on 4 ranks"
   ranks 4 "$tests/rdma_world" collectives
   train 4
+  train 4 fake:0,1 # accelerators that other ranks reach through memory of their hosts
   title "a rank that may lock little memory"
   ranks 2 "$tests/rdma_world" memory
 

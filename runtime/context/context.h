@@ -109,6 +109,12 @@ static inline bool wefti_context_progress(weft_context_t *context)
 /* context.c: a context without a world: settings, log and registry are the caller's to set. NULL:
  * out of memory. It is released as any other. */
 weft_context_t *wefti_context_new(const weft_allocator_t *allocator);
+/* Whether the host may load from and store to memory of the context's device. */
+static inline bool wefti_context_host_reaches(const weft_context_t *context)
+{
+    return context->device == NULL || (context->device->ops->caps & WEFT_DEVICE_HOST_ACCESS) != 0;
+}
+
 /* Which device a context gets. */
 typedef struct wefti_device_wish {
     weft_device_t *device; /* the program's, or NULL: the CPU device */

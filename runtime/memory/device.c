@@ -17,11 +17,6 @@
 #define ALIGNMENT 64u
 #define DLPACK_CPU 1
 
-static bool host_reaches(const weft_context_t *context)
-{
-    return context->device == NULL || (context->device->ops->caps & WEFT_DEVICE_HOST_ACCESS) != 0;
-}
-
 static weft_status_t check_context(weft_context_t *context)
 {
     return wefti_endpoint_owned(context->endpoint) ? WEFT_OK
@@ -415,7 +410,7 @@ weft_status_t weft_mem_query(weft_context_t *context, const void *address,
     weft_mem_info_t info = {.host_access = 1};
     wefti_registered_t registered;
     if (find_device(context, address, &info) || find_peer(context, address, &info)) {
-        info.host_access = host_reaches(context);
+        info.host_access = wefti_context_host_reaches(context);
     } else if (wefti_memory_registered(context, address, true, &registered)) {
         info.kind = WEFT_MEM_KIND_REGISTERED;
         info.base = registered.address;

@@ -232,7 +232,7 @@ weft_status_t weft_session_input_memory(weft_session_t *session, const char *nam
     uint32_t buffer = 0;
     const weft_device_t *device = session->context->device;
     WEFT_RETURN_IF_ERROR(find_fed(session, "input", INPUT_ROLES, name, &buffer));
-    if (device != NULL && !(device->ops->caps & WEFT_DEVICE_HOST_ACCESS)) {
+    if (!wefti_context_host_reaches(session->context)) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "input memory: device \"%s\" is not accessible by the host; use "
                            "weft_session_set_input",

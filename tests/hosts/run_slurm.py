@@ -100,6 +100,17 @@ class Slurm(support.Case):
                                    "--steps", 3, "--no-eval", "--json")
                 self.check(json.loads(done.stdout), 3)
 
+    def test_hosts_of_an_allocation(self):
+        """`weft run --hosts` becomes srun there."""
+        args = "--data", DATA, "--steps", 3, "--no-eval", "--json"
+        done = self.run_on("salloc", "-N2", "-n4", WEFT, "run", "--hosts", "h0,h1", self.plan, *args)
+        self.check(json.loads(done.stdout), 3)
+        plan = self.compile(name="p3.weft", world=3, batch=16)
+        done = self.run_on("salloc", "-N2", "-n4", WEFT, "run", "--hosts", "h0:2,h1", "--round-robin", plan, *args)
+        report = json.loads(done.stdout)
+        self.assertEqual(report["param_digest"], self.train(plan, world=3, steps=3)["param_digest"])
+        self.assertEqual([host["ranks"] for host in report["hosts"]], [[0, 2], [1]])
+
     def test_a_batch_job(self):
         self.wait_for_end(self.submit("--steps", 3))
         self.check(json.loads(self.log()), 3)

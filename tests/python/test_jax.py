@@ -81,7 +81,7 @@ class Jax(unittest.TestCase):
         if reason := namespaces.why_not():
             self.skipTest(reason)
         with namespaces.Hosts(2) as hosts:
-            self.run_ranks(weft_run(2, "--hosts", "h0,h1", "--rsh", hosts.rsh), "calls", "aside", good=2)
+            self.run_ranks(weft_run(2, "--hosts", "h0,h1", "--engine", "ssh", "--rsh", hosts.rsh), "calls", "aside", good=2)
 
     def test_dead_rank(self):
         done = self.run_ranks(weft_run(3), "dies")

@@ -69,7 +69,8 @@ class Launchers(unittest.TestCase):
         rsh = self.dir / "rsh"
         rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
         rsh.chmod(0o755)
-        done = self.one(ranks.WEFT, "run", "--hosts", "a:2,b:1", "--rsh", rsh, "--", PYTHON, SCRIPT)
+        done = self.one(ranks.WEFT, "run", "--hosts", "127.0.0.2:2,127.0.0.3:1", "--engine", "ssh", "--rsh", rsh, "--",
+                        PYTHON, SCRIPT)
         self.joined(done.stdout, 3)
 
     def test_a_rank_that_dies(self):

@@ -63,7 +63,7 @@ class OnnxRuntime(unittest.TestCase):
         if reason := namespaces.why_not():
             self.skipTest(reason)
         with namespaces.Hosts(2) as hosts:
-            self.run_ranks(weft_run(2, "--hosts", "h0,h1", "--rsh", hosts.rsh), "types", "order", good=2)
+            self.run_ranks(weft_run(2, "--hosts", "h0,h1", "--engine", "ssh", "--rsh", hosts.rsh), "types", "order", good=2)
 
     def test_sample(self):
         """The models of samples/tensor_parallel."""

@@ -168,7 +168,7 @@ class Elastic(Case):
         rsh = self.dir / "rsh"
         rsh.write_text(RSH)
         rsh.chmod(0o755)
-        args = ("--hosts", "a:2,b:2", "--rsh", rsh)
+        args = ("--hosts", "127.0.0.2:2,127.0.0.3:2", "--rsh", rsh)
         for mode in ("plain", "sharded"):
             self.check(4, 2, [[self.random.randrange(4)]], "--batch", 16, *MODES[mode], args=args)
 

@@ -14,10 +14,10 @@ import support
 from support import Case, DATA, NEED_DATA, WEFT
 
 RSH = """#!/bin/sh
-echo "Welcome to $1."
 echo "$1" >>"%s"
 WEFT_HOST_ID=$1 exec sh -c "$2"
 """
+HOSTS = "127.0.0.2", "127.0.0.3"  # names of this host that it takes for others'
 MPIRUN = shutil.which("mpirun.openmpi")
 
 
@@ -41,7 +41,7 @@ class LaunchCase(Case):
         return self.weft("run", *args, code=code, timeout=600, **kwargs)
 
     def hosts(self, hosts, *args, **kwargs):
-        return self.program("--hosts", hosts, "--rsh", self.rsh, *args, **kwargs)
+        return self.program("--hosts", hosts, "--engine", "ssh", "--rsh", self.rsh, *args, **kwargs)
 
 
 class Programs(LaunchCase):
@@ -123,7 +123,7 @@ class Programs(LaunchCase):
 
 
 class Hosts(LaunchCase):
-    """Agents are started by a script that speaks to this host under all names."""
+    """ssh is a script that speaks to this host under all names."""
 
     def where(self, hosts, *args, **kwargs):
         done = self.hosts(hosts, *args, "--", "sh", "-c", "echo $WEFT_RANK $WEFT_HOST_ID $WEFT_LOCAL_RANK/$WEFT_LOCAL_SIZE", **kwargs)
@@ -180,13 +180,13 @@ class Hosts(LaunchCase):
         done = self.hosts("a,b", "--", "/usr/bin/python3", "-c", "print('x' * 3000000)")
         self.assertEqual(done.stdout.count("x"), 6000000)
 
-    def test_no_agent(self):
-        silent = self.dir / "silent"
-        silent.write_text("#!/bin/sh\necho no entry\nexit 5\n")
-        silent.chmod(0o755)
-        done = self.program("--hosts", "a,b", "--rsh", silent, "--", "true", code=1)
-        self.assertRegex(done.stderr, "host [ab]: silent ended with status 5 before the agent answered: no entry")
-        done = self.program("--hosts", "a", "--rsh", "/nonexistent/rsh", "--", "true", code=1)
+    def test_a_host_that_cannot_be_reached(self):
+        closed = self.dir / "closed"
+        closed.write_text("#!/bin/sh\necho no entry >&2\nexit 255\n")  # as ssh does
+        closed.chmod(0o755)
+        done = self.program("--hosts", "a,b", "--engine", "ssh", "--rsh", closed, "--", "true", code=1)
+        self.assertRegex(done.stderr, "(?s)no entry.*host [ab]: closed ended with status 255")
+        done = self.program("--hosts", "a", "--engine", "ssh", "--rsh", "/nonexistent/rsh", "--", "true", code=1)
         self.assertRegex(done.stderr, "cannot run /nonexistent/rsh")
         done = self.hosts("a", "--remote-weft", "/nonexistent/weft", "--", "true", code=1)
         self.assertRegex(done.stderr, "host a: rsh ended with status 127")
@@ -195,11 +195,21 @@ class Hosts(LaunchCase):
         deaf = self.dir / "deaf"
         deaf.write_text('#!/bin/sh\n[ "$1" = b ] && exec sleep 100\nexec sh -c "$2"\n')
         deaf.chmod(0o755)
-        done = self.program("--hosts", "a,b", "--rsh", deaf, "--", "true", code=1, env={"WEFT_CONNECT_TIMEOUT": "5"})
-        self.assertEqual(done.stderr, "weft run: host b: no answer from its agent\n")
+        hosts = f"{HOSTS[0]},b"
+        done = self.program("--hosts", hosts, "--engine", "ssh", "--rsh", deaf, "--", support.BINARY / "tests" / "launched",
+                            code=3, env={"WEFT_CONNECT_TIMEOUT": "5"})
+        self.assertIn("missing ranks: 1", done.stderr)
+        self.assertIn(f"weft run: rank 0 (pid ", done.stderr)
+
+    def test_a_damaged_job(self):
+        for job in (b"", b"\x05\0\0\0", b"\xff\xff\xff\xff", b"\x02\0\0\0ab", b"\x03\0\0\0a\0\0",
+                    b"\x10\0\0\0" + b"\0" * 16):
+            done = subprocess.run([WEFT, "run", "--host-ranks"], input=job, capture_output=True, timeout=600)
+            self.assertIn(done.returncode, (1, 2), job)
+            self.assertRegex(done.stderr, b"^(weft run: (malformed job|host .*version mismatch).*\n)?$")
 
     def test_interrupt(self):
-        run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--rsh", str(self.rsh), "--", "sh", "-c",
+        run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--engine", "ssh", "--rsh", str(self.rsh), "--", "sh", "-c",
                                 "echo $$; exec sleep 100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pids = [int(run.stdout.readline()) for _ in range(3)]
         run.send_signal(signal.SIGINT)
@@ -208,7 +218,7 @@ class Hosts(LaunchCase):
         self.assertFalse(any(map(alive, pids)))
 
     def test_programs_hear_of_an_interrupt(self):
-        for more in (["-n", "3"], ["--hosts", "a,b:2", "--rsh", str(self.rsh)]):
+        for more in (["-n", "3"], ["--hosts", "a,b:2", "--engine", "ssh", "--rsh", str(self.rsh)]):
             run = subprocess.Popen([WEFT, "run", *more, "--", "sh", "-c",
                                     "trap 'echo heard; exit 0' INT; echo ready; while :; do sleep 0.1; done"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -219,7 +229,7 @@ class Hosts(LaunchCase):
             self.assertEqual((run.returncode, out), (130, 3 * "heard\n"), err)
 
     def test_ranks_end_with_a_killed_launcher(self):
-        run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--rsh", str(self.rsh), "--", "sh", "-c",
+        run = subprocess.Popen([WEFT, "run", "--hosts", "a,b:2", "--engine", "ssh", "--rsh", str(self.rsh), "--", "sh", "-c",
                                 "echo $$; exec sleep 100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pids = [int(run.stdout.readline()) for _ in range(3)]
         run.kill()
@@ -235,12 +245,12 @@ class Hosts(LaunchCase):
         plan = self.compile(batch=16)
         args = (plan, "--data", DATA, "--steps", 3, "--no-eval", "--json")
         expected = self.weft_json("run", *args[:-1])["param_digest"]
-        told = json.loads(self.hosts("a,b", *args).stdout)
+        told = json.loads(self.hosts(",".join(HOSTS), *args).stdout)
         self.assertEqual(told["param_digest"], expected)
         self.assertEqual(told["transports"], ["self", "tcp"])
-        done = self.hosts("a,b", *args[:-1])
+        done = self.hosts(",".join(HOSTS), *args[:-1])
         self.assertRegex(done.stdout, r"trained 3 steps on 2 ranks \(2 hosts, tcp\): loss")
-        done = self.hosts("a,b", "-n", 1, *args, code=2)
+        done = self.hosts(HOSTS[0], "-n", 1, *args, code=2)
         self.assertRegex(done.stderr, "^weft run: .* the plan is for 2 ranks, not for 1")
         self.assert_one_line(done.stderr)
 

@@ -261,8 +261,8 @@ class Pipeline(Case):
         rsh = self.dir / "rsh"
         rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
         rsh.chmod(0o755)
-        report = self.weft_json("run", "p.weft", "--hosts", "a:3,b", "--rsh", rsh, "--data", self.dir / "data.npz",
-                                "--no-eval", "--steps", 6)
+        report = self.weft_json("run", "p.weft", "--hosts", "127.0.0.2:3,127.0.0.3", "--engine", "ssh", "--rsh", rsh,
+                                "--data", self.dir / "data.npz", "--no-eval", "--steps", 6)
         self.assertEqual(report["param_digest"], one["param_digest"])
 
     def test_masks_inputs_and_losses(self):

@@ -194,7 +194,7 @@ class TensorParallel(Case):
         rsh = self.dir / "rsh"
         rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
         rsh.chmod(0o755)
-        return "--hosts", names, "--rsh", rsh
+        return "--hosts", names, "--engine", "ssh", "--rsh", rsh
 
     def explain(self):
         return self.weft_json("explain", "p.weft")
@@ -288,7 +288,7 @@ class TensorParallel(Case):
             report = self.train("p.weft", world=ranks, steps=8, data=self.dir / "data.npz")
             losses.append(report["loss_last"])
         # Groups that are not on as many hosts as the others of their axis.
-        report = self.weft_json("run", "p.weft", *self.hosts("a:3,b"), "--data", self.dir / "data.npz", "--no-eval",
+        report = self.weft_json("run", "p.weft", *self.hosts("127.0.0.2:3,127.0.0.3"), "--data", self.dir / "data.npz", "--no-eval",
                                 "--steps", 8)
         np.testing.assert_allclose([losses[1], report["loss_last"]], losses[0], rtol=2e-5)
         report = self.explain()
@@ -331,7 +331,7 @@ class TensorParallel(Case):
         self.assertIn("h0.up.w", set(saved) & set(tensors[2]))
         self.weft("compile", "saved.onnx", "-o", "m.weft", "--infer", "--world", 1, "--batch", BATCH)
         self.train("p.weft", "--checkpoint", "a.safetensors", world=2, steps=3, data=data)
-        hosts = self.hosts("a,b")
+        hosts = self.hosts("127.0.0.2,127.0.0.3")
         for place in (("-n", 2), hosts):
             report = self.weft_json("run", "p.weft", *place, "--data", data, "--no-eval", "--resume", "a.safetensors",
                                     "--steps", 6, "--checkpoint", "b.safetensors")
@@ -345,7 +345,7 @@ class TensorParallel(Case):
                 "--checkpoint", "d.safetensors")
         self.weft(*four)
         once = (self.dir / "d.safetensors").read_bytes()
-        self.weft(*four, *self.hosts("a:3,b"))
+        self.weft(*four, *self.hosts("127.0.0.2:3,127.0.0.3"))
         self.assertEqual((self.dir / "d.safetensors").read_bytes(), once)
         done = self.weft("run", model, "--tensor-parallel", 2, "-n", 4, "--data", data, "--no-eval", "--elastic", "2:4",
                          code=2)

@@ -2,19 +2,30 @@
 #include "tools/launch/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/base/digest.h"
 #include "runtime/base/settings.h"
+#include "runtime/base/sync.h"
 #include "tools/interrupts.h"
-#include "tools/launch/address.h"
-#include "tools/launch/agent.h"
-#include "tools/launch/remote.h"
+#include "tools/launch/ranks.h"
 
-enum { KEY_HOSTS = 512, KEY_RSH, KEY_REMOTE_WEFT, KEY_ROUND_ROBIN, KEY_BIND_IRQS, KEY_TAG_OUTPUT };
+enum {
+    KEY_HOSTS = 512,
+    KEY_ENGINE,
+    KEY_RSH,
+    KEY_REMOTE_WEFT,
+    KEY_ROUND_ROBIN,
+    KEY_BIND_IRQS,
+    KEY_TAG_OUTPUT
+};
 
 const option_def_t wefti_launch_option_defs[] = {
     {KEY_HOSTS, "hosts", "A:4,B:4|FILE",
@@ -22,15 +33,20 @@ const option_def_t wefti_launch_option_defs[] = {
      "host per line (default: this host)"},
     {KEY_ROUND_ROBIN, "round-robin", NULL,
      "assign ranks to the hosts in turn (default: fill host after host)"},
+    {KEY_ENGINE, "engine", "COMMAND",
+     "with --hosts, what starts the ranks: srun, prterun, mpirun (Open MPI), mpiexec.hydra or ssh, "
+     "with a path or options if needed (default: the first of these that is installed; srun inside "
+     "an allocation only)"},
     {KEY_RSH, "rsh", "COMMAND",
-     "remote shell, called as COMMAND HOST SHELL-COMMAND (default: WEFT_RSH, or ssh)"},
+     "remote shell of the engine, called as COMMAND HOST SHELL-COMMAND (default: WEFT_RSH, or "
+     "ssh)"},
     {KEY_REMOTE_WEFT, "remote-weft", "PATH",
      "path of the weft command on the other hosts (default: the same as here)"},
     {KEY_BIND_IRQS, "bind-irqs", NULL,
      "bind the interrupts of each network interface to cores of its NUMA node that have no ranks "
-     "(needs root)"},
+     "(needs root; of the engines only ssh)"},
     {KEY_TAG_OUTPUT, "tag-output", NULL,
-     "print the output of ranks in whole lines that start with \"[rank] \""},
+     "print the output of ranks in whole lines that start with \"[rank] \", or as the engine does"},
     {0, NULL, NULL, NULL},
 };
 
@@ -44,6 +60,9 @@ int wefti_launch_option(launch_t *launch, int key, const char *value)
     switch (key) {
     case KEY_HOSTS:
         launch->hosts = value;
+        break;
+    case KEY_ENGINE:
+        launch->engine = value;
         break;
     case KEY_RSH:
         launch->rsh = value;
@@ -67,8 +86,8 @@ int wefti_launch_option(launch_t *launch, int key, const char *value)
 int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **argv)
 {
     *launch = (launch_t){.command = command};
-    bool agent = *argc > 1 && strcmp(argv[1], "--agent") == 0;
-    if (agent) {
+    launch->is_rank = *argc > 1 && strcmp(argv[1], "--rank") == 0;
+    if (launch->is_rank) {
         (*argc)--;
         memmove(argv + 1, argv + 2, (size_t)*argc * sizeof *argv); /* and the NULL */
     }
@@ -89,21 +108,18 @@ int wefti_launch_init(launch_t *launch, const char *command, int *argc, char **a
     if (launch->program != NULL && launch->program[0] == NULL) {
         return wefti_usage_error(command, "missing program after --");
     }
-    return agent ? wefti_agent_open(launch) : EXIT_OK;
+    return EXIT_OK;
 }
 
-void wefti_launch_deinit(launch_t *launch, int code)
+void wefti_launch_deinit(launch_t *launch)
 {
-    if (launch->agent != NULL) {
-        wefti_agent_close(launch->agent, code);
-    }
     free(launch->arguments);
     *launch = (launch_t){.command = launch->command};
 }
 
 bool wefti_launch_is_remote(const launch_t *launch)
 {
-    return launch->hosts != NULL && launch->agent == NULL;
+    return launch->hosts != NULL && !launch->is_rank;
 }
 
 /* ---- one host ---- */
@@ -130,6 +146,35 @@ bool wefti_launch_make_secret(const char *command)
     setenv("WEFT_SECRET", wefti_digest_hex(&digest, hex), 1);
     wefti_forget(bytes, sizeof bytes);
     return true;
+}
+
+static int hold(int family, uint16_t *out_port)
+{
+    struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
+    socklen_t bytes = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    int yes = 1, no = 0;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -1;
+    }
+    if ((family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) != 0) ||
+        bind(fd, (struct sockaddr *)&address, bytes) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    *out_port = ntohs(family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                         : ((struct sockaddr_in *)&address)->sin_port);
+    return fd;
+}
+
+int wefti_port_hold(uint16_t *out_port)
+{
+    int fd = hold(AF_INET6, out_port);
+    return fd >= 0 ? fd : hold(AF_INET, out_port);
 }
 
 bool wefti_launch_unix_address(char *out, size_t bytes)
@@ -161,12 +206,6 @@ static bool choose_address(char *out, size_t bytes, int *out_port_fd)
     return *out_port_fd >= 0;
 }
 
-static void print_output(void *owner, const rank_process_t *rank, int stream, const char *data,
-                         size_t bytes)
-{
-    wefti_rank_lines_add(owner, rank->rank, stream, data, bytes);
-}
-
 static bool any_failed(const rank_set_t *set)
 {
     for (uint32_t i = 0; i < set->count; i++) {
@@ -186,25 +225,37 @@ static int report(const rank_set_t *set, int code)
         fprintf(stderr, "weft %s: interrupted, all ranks ended\n", set->command);
         return EXIT_INTERRUPTED;
     }
-    return code != EXIT_OK ? code
-                           : wefti_ranks_report(set->command, set->ranks, set->count,
-                                                set->min_ranks, set->program);
+    return code != EXIT_OK ? code : wefti_ranks_report(set);
 }
 
-static int run_here(rank_set_t *set)
+/* Of one of several hosts: the launcher sends signals for the ranks. After its end they end. */
+static void hear_launcher(void *owner)
+{
+    rank_set_t *set = owner;
+    uint8_t number = 0;
+    ssize_t got = read(set->extra_fd, &number, 1);
+    if (got == 1) {
+        wefti_ranks_signal(set, number == SIGINT ? SIGINT : SIGTERM);
+    } else if (got == 0) {
+        set->extra_fd = -1;
+        wefti_ranks_signal(set, SIGTERM);
+        set->deadline_ns =
+            set->deadline_ns != 0 ? set->deadline_ns : wefti_now_ns() + LAUNCH_GRACE_NS;
+    }
+}
+
+static int run_here(rank_set_t *set, const char *given_address)
 {
     char address[64];
     int port_fd = -1, code = EXIT_OK;
     uint32_t failed = 0;
     rank_lines_t *lines = set->capture ? wefti_rank_lines_create(set->world_size, true) : NULL;
     if ((set->capture && lines == NULL) || !wefti_launch_make_secret(set->command) ||
-        !choose_address(address, sizeof address, &port_fd)) {
+        (given_address == NULL && !choose_address(address, sizeof address, &port_fd))) {
         code = wefti_usage_error(set->command, "cannot start ranks: %s", strerror(errno));
     } else {
-        set->address = address;
-        set->decides = true;
-        set->owner = lines;
-        set->output = print_output;
+        set->address = given_address != NULL ? given_address : address;
+        set->lines = lines;
         do {
             if (wefti_ranks_start(set, &failed) < 0) {
                 code = wefti_usage_error(set->command, "cannot start rank %u of %u: %s", failed,
@@ -226,10 +277,11 @@ int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void 
                       .world_size = world_size,
                       .min_ranks = launch->min_ranks,
                       .board = launch->board,
-                      .count = launch->agent != NULL ? launch->rank_count : world_size,
+                      .count = launch->host != NULL ? launch->rank_count : world_size,
                       .run = run,
                       .user = user,
                       .program = launch->program != NULL,
+                      .speaks = launch->is_rank,
                       .capture = launch->tag_output,
                       .signal_fd = -1,
                       .extra_fd = -1};
@@ -239,13 +291,19 @@ int wefti_launch(const launch_t *launch, uint32_t world_size, rank_fn run, void 
     }
     set.ranks = calloc(set.count, sizeof *set.ranks);
     for (uint32_t i = 0; i < set.count && set.ranks != NULL; i++) {
-        set.ranks[i].rank = launch->agent != NULL ? launch->rank_numbers[i] : i;
+        set.ranks[i].rank = launch->host != NULL ? launch->rank_numbers[i] : i;
+        set.ranks[i].host = launch->host;
     }
     if (set.ranks == NULL || wefti_ranks_init(&set) < 0) {
         free(set.ranks);
         return wefti_usage_error(launch->command, "cannot start ranks: %s", strerror(errno));
     }
-    code = launch->agent != NULL ? wefti_agent_run(launch->agent, &set) : run_here(&set);
+    set.extra_fd = launch->host != NULL ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 10) : -1;
+    set.extra = hear_launcher;
+    code = run_here(&set, launch->address);
+    if (set.extra_fd >= 0) {
+        close(set.extra_fd);
+    }
     wefti_ranks_deinit(&set);
     free(set.ranks);
     return code;

@@ -72,9 +72,6 @@ static void rank_main(const rank_set_t *set, uint32_t index, int report_fd, cons
     /* The terminal's Ctrl-C is the launcher's to handle; it ends us by SIGTERM, and passes it on to
      * programs. */
     signal(SIGINT, set->program ? SIG_DFL : SIG_IGN);
-    if (set->capture) {
-        signal(SIGPIPE, SIG_DFL); /* as an agent does not have it */
-    }
     sigprocmask(SIG_SETMASK, &set->old_mask, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
@@ -202,7 +199,7 @@ static void read_output(rank_set_t *set, rank_process_t *rank, int stream)
     while (rank->output_fds[stream] >= 0) {
         ssize_t got = read(rank->output_fds[stream], data, sizeof data);
         if (got > 0) {
-            set->output(set->owner, rank, stream, data, (size_t)got);
+            wefti_rank_lines_add(set->lines, rank->rank, stream, data, (size_t)got);
             if ((size_t)got == sizeof data && !rank->ended) {
                 return; /* the others' turn */
             }
@@ -323,14 +320,10 @@ static void take_end(rank_set_t *set, rank_process_t *rank)
     if (set->board != NULL && take_place(set, rank, was_member)) {
         return;
     }
-    bool failed = has_failed(rank);
-    if (failed && set->decides && set->deadline_ns == 0 &&
+    if (has_failed(rank) && set->deadline_ns == 0 &&
         wefti_ranks_must_end(set->ranks, set->count, set->min_ranks)) {
         set->deadline_ns = wefti_now_ns() + (WIFSIGNALED(rank->wait_status) ? LAUNCH_DEATH_GRACE_NS
                                                                             : LAUNCH_GRACE_NS);
-    }
-    if (set->ended != NULL) {
-        set->ended(set->owner, rank);
     }
 }
 
@@ -411,7 +404,7 @@ void wefti_ranks_watch(rank_set_t *set)
             }
         }
         if (all[1].revents != 0) {
-            set->extra(set->owner);
+            set->extra(set);
         }
         take_signals(set);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes of one host, as its launcher or agent sees them. */
+/* Processes of one host, as their launcher sees them. */
 #ifndef WEFT_TOOLS_LAUNCH_RANKS_H
 #define WEFT_TOOLS_LAUNCH_RANKS_H
 
@@ -28,7 +28,6 @@ typedef struct rank_process {
     int output_fds[2]; /* what it prints on standard output and error; -1: not ours to read */
     bool ended;
     bool killed; /* by us, because it did not end by itself */
-    bool lost;   /* its host does not answer any more; not known how it ended */
     bool joins;  /* it has taken a dead rank's place, and is not in the world yet */
     int wait_status;
     rank_report_t report; /* message "" when it left none */
@@ -37,30 +36,26 @@ typedef struct rank_process {
 
 typedef struct rank_set {
     const char *command;
-    uint32_t world_size, count;
-    uint32_t min_ranks;    /* as in launch_t */
-    launch_board_t *board; /* likewise */
-    uint32_t restarts;     /* processes that were started in place of others */
-    rank_process_t *ranks; /* of this host */
+    uint32_t world_size, count; /* count: of this host */
+    uint32_t min_ranks;         /* as in launch_t */
+    launch_board_t *board;      /* likewise */
+    uint32_t restarts;          /* processes that were started in place of others */
+    rank_process_t *ranks;      /* of this host */
     const char *address;
     rank_fn run;
     void *user;
     bool program;         /* run becomes another program */
+    bool speaks;          /* which prints why it fails */
     bool capture;         /* output comes through pipes */
-    bool decides;         /* ends the others when one fails; in an agent, the launcher decides */
     bool interrupted;     /* a signal that asks for the end came */
     uint64_t deadline_ns; /* 0, or when the remaining ranks are killed */
     uint32_t ended_count;
     sigset_t old_mask;
     int signal_fd;
 
-    /* What the owner does meanwhile; may be NULL. */
-    void *owner;
-    void (*output)(void *owner, const rank_process_t *rank, int stream, const char *data,
-                   size_t bytes);
-    void (*ended)(void *owner, const rank_process_t *rank);
-    int extra_fd; /* -1: none */
-    void (*extra)(void *owner);
+    struct rank_lines *lines; /* captured output goes here */
+    int extra_fd;             /* where the launcher of several hosts is heard; -1: none */
+    void (*extra)(void *set);
 } rank_set_t;
 
 /* Blocks the signals that the owner handles from now on, and opens signal_fd. */
@@ -80,8 +75,7 @@ bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t 
 /* Prints how a rank has ended, and what follows. */
 void wefti_rank_report_end(const char *command, const rank_process_t *rank, const char *what);
 /* Prints what went wrong, root causes only where there are any; the exit code. */
-int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
-                       uint32_t min_ranks, bool program);
+int wefti_ranks_report(const rank_set_t *set);
 
 /* Lines of ranks as they come, or each behind its rank's number. */
 typedef struct rank_lines rank_lines_t;

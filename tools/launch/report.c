@@ -14,7 +14,7 @@ static bool is_echo(const rank_process_t *rank)
 
 static bool was_signalled(const rank_process_t *rank)
 {
-    return rank->ended && !rank->lost && WIFSIGNALED(rank->wait_status);
+    return rank->ended && WIFSIGNALED(rank->wait_status);
 }
 
 static bool said_before(const rank_process_t *ranks, uint32_t index)
@@ -64,19 +64,10 @@ void wefti_rank_report_end(const char *command, const rank_process_t *rank, cons
     }
 }
 
-static bool any_lost(const rank_process_t *ranks, uint32_t count)
-{
-    bool lost = false;
-    for (uint32_t i = 0; i < count; i++) {
-        lost = lost || ranks[i].lost;
-    }
-    return lost;
-}
-
 /* Ranks that ran a function of ours. */
 static int report_ranks(const char *command, const rank_process_t *ranks, uint32_t count)
 {
-    bool have_cause = false, deaths = any_lost(ranks, count), silent = false, explained = false;
+    bool have_cause = false, deaths = false, silent = false, explained = false;
     for (uint32_t i = 0; i < count; i++) {
         const rank_process_t *rank = &ranks[i];
         bool cause = rank->report.status < 0 && !is_echo(rank);
@@ -111,24 +102,26 @@ static int report_ranks(const char *command, const rank_process_t *ranks, uint32
 }
 
 /* Programs have reported their errors themselves, but do not know which of them failed first. */
-static int report_programs(const char *command, const rank_process_t *ranks, uint32_t count)
+static int report_programs(const rank_set_t *set)
 {
     const rank_process_t *first = NULL;
-    for (uint32_t i = 0; i < count; i++) {
-        const rank_process_t *rank = &ranks[i];
-        if (rank->ended && !rank->lost && !rank->killed && rank->wait_status != 0 &&
+    for (uint32_t i = 0; i < set->count; i++) {
+        const rank_process_t *rank = &set->ranks[i];
+        if (rank->ended && !rank->killed && rank->wait_status != 0 &&
             (first == NULL || rank->ended_as < first->ended_as)) {
             first = rank;
         }
     }
     if (first == NULL) {
-        return any_lost(ranks, count) ? EXIT_RUN_FAILED : EXIT_OK;
+        return EXIT_OK;
     }
     if (first->report.status < 0) {
-        fprintf(stderr, "weft %s: %s\n", command, first->report.message);
+        fprintf(stderr, "weft %s: %s\n", set->command, first->report.message);
         return (int)wefti_exit_code((weft_status_t)first->report.status);
     }
-    wefti_rank_report_end(command, first, "");
+    if (!set->speaks || WIFSIGNALED(first->wait_status)) {
+        wefti_rank_report_end(set->command, first, "");
+    }
     return WIFSIGNALED(first->wait_status) ? 128 + WTERMSIG(first->wait_status) /* as in a shell */
                                            : WEXITSTATUS(first->wait_status);
 }
@@ -142,7 +135,7 @@ static void count_good(const rank_process_t *ranks, uint32_t count, uint32_t *ou
         const rank_process_t *rank = &ranks[i];
         *out_running += !rank->ended && !rank->joins;
         *out_joining += !rank->ended && rank->joins;
-        *out_done += rank->ended && !rank->lost && rank->wait_status == 0;
+        *out_done += rank->ended && rank->wait_status == 0;
     }
 }
 
@@ -164,16 +157,15 @@ bool wefti_ranks_must_end(const rank_process_t *ranks, uint32_t count, uint32_t 
     return min_ranks == 0 || done + running == 0 || done + running + joining < min_ranks;
 }
 
-int wefti_ranks_report(const char *command, const rank_process_t *ranks, uint32_t count,
-                       uint32_t min_ranks, bool program)
+int wefti_ranks_report(const rank_set_t *set)
 {
     uint32_t done, running, joining;
-    count_good(ranks, count, &done, &running, &joining);
-    if (min_ranks > 0 && done >= min_ranks) {
-        report_dropped(command, ranks, count);
+    count_good(set->ranks, set->count, &done, &running, &joining);
+    if (set->min_ranks > 0 && done >= set->min_ranks) {
+        report_dropped(set->command, set->ranks, set->count);
         return EXIT_OK;
     }
-    return program ? report_programs(command, ranks, count) : report_ranks(command, ranks, count);
+    return set->program ? report_programs(set) : report_ranks(set->command, set->ranks, set->count);
 }
 
 /* ---- lines ---- */

@@ -81,13 +81,20 @@ int wefti_launched_agree(weft_context_t *world, const char *command, weft_status
         free(all);
         return wefti_status_error(command, status);
     }
+    bool by_host = false; /* other hosts have no error, or another one */
+    for (uint32_t r = 0; r < count && weft_context_host_count(world) > 1; r++) {
+        by_host = by_host || all[r].status >= 0 || strcmp(all[r].message, all[0].message) != 0;
+    }
     for (uint32_t r = 0; r < count; r++) {
         bool said = false;
         for (uint32_t k = 0; k < r; k++) {
             said = said || strcmp(all[k].message, all[r].message) == 0;
         }
         if (all[r].status < 0 && !said && r == own) {
-            fprintf(stderr, "weft %s: %s\n", command, mine.message);
+            weft_peer_info_t peer = WEFT_PEER_INFO_INIT;
+            bool named = by_host && weft_context_peer_info(world, own, &peer) >= 0;
+            fprintf(stderr, "weft %s: %s%s%s%s\n", command, named ? "host " : "",
+                    named ? peer.host_name : "", named ? ": " : "", mine.message);
         }
         if (all[r].status < 0 && code == EXIT_OK) {
             code = (int)wefti_exit_code((weft_status_t)all[r].status);

@@ -16,7 +16,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/sync.h"
-#include "tools/launch/address.h"
 #include "tools/launch/launch.h"
 #include "tools/launch/world.h"
 #include "tools/train/trainer.h"

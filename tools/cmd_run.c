@@ -649,8 +649,10 @@ static int run(run_command_t *command, const char *path)
     }
     if (wefti_launch_is_remote(launch)) {
         return wefti_launch_remote(launch, command->ranks);
-    } else if (!launch->is_rank && getenv("WEFT_RANK") != NULL &&
-               getenv("WEFT_WORLD_SIZE") != NULL) {
+    }
+    /* The newest checkpoint is one for all ranks only after a rank 0 that still writes has ended. */
+    bool joins_first = launch->is_rank || command->resumes_if_any;
+    if (!joins_first && getenv("WEFT_RANK") != NULL && getenv("WEFT_WORLD_SIZE") != NULL) {
         return run_by_hand(command, path);
     } else if (launch->is_rank || wefti_is_launched(command->ranks)) {
         return run_launched(command, path);

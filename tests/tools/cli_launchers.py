@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import BINARY, Case, free_port, main
+from support import BINARY, Case, WEFT, free_port, main
 
 LAUNCHED = BINARY / "tests" / "launched"
 OURS = re.compile(r"^(WEFT|PMIX?|OMPI|MPI|SLURM|TORCHELASTIC)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$")
@@ -115,6 +115,58 @@ class Launchers(Case):
                                                     MASTER_PORT=port) for rank in range(3)], "2")
         self.assertEqual(codes, [0] * 3, said)
         self.joined("".join(said), 3, "plain", 2)
+
+    def test_pods_of_a_pytorchjob(self):
+        """Kubeflow's operator sets variables of torch, and for torchrun those that begin with PET_."""
+        port = str(free_port())
+        pods = [environment(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="localhost", MASTER_PORT=port, PYTHONUNBUFFERED="1",
+                            PET_MASTER_ADDR="localhost", PET_MASTER_PORT=port, PET_NNODES="3", PET_NODE_RANK=str(rank),
+                            PET_NPROC_PER_NODE="1") for rank in range(3)]
+        codes, said = self.run_by_hand(pods, "2")
+        self.assertEqual(codes, [0] * 3, said)
+        self.joined("".join(said), 3, "plain", 2)
+
+    def launcher_pod(self, lines, **variables):
+        """The launcher of the MPI Operator: a file of hosts, and variables by which mpirun or mpiexec finds it."""
+        hosts = self.dir / "hostfile"
+        hosts.write_text(lines)
+        rsh = self.dir / "rsh"
+        rsh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do case $1 in -o) shift 2 ;; *) shift ;; esac; done\n'
+                       'shift\nexec sh -c "$*"\n')
+        rsh.chmod(0o755)
+        return hosts, rsh, environment(K_MPI_JOB_ROLE="launcher", **{
+            name: value.format(hosts=hosts, rsh=rsh) for name, value in variables.items()})
+
+    OF_OPEN_MPI = {"OMPI_MCA_orte_default_hostfile": "{hosts}", "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+                   "OMPI_MCA_orte_set_default_slots": "2", "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+                   "OMPI_MCA_plm_rsh_agent": "{rsh}"}
+
+    @launcher("mpirun.openmpi")
+    def test_mpi_operator_with_open_mpi(self):
+        _, _, env = self.launcher_pod("localhost slots=3\n", **self.OF_OPEN_MPI)
+        done = self.run_one("mpirun.openmpi", *self.MPIRUN[2:], LAUNCHED, 2, env=env)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.joined(done.stdout, 3, "pmix", 2)
+
+    @launcher("mpirun.openmpi")
+    def test_hosts_of_the_mpi_operator(self):
+        """The file is one that --hosts reads."""
+        for lines, engine, by in (("localhost slots=2\n", "mpirun.openmpi", "pmix"), ("localhost:2\n", "mpiexec.hydra", "pmi-1")):
+            if shutil.which(engine) is None:
+                continue
+            hosts, _, env = self.launcher_pod(lines, **self.OF_OPEN_MPI)
+            done = self.run_one(WEFT, "run", "--engine", engine, "--hosts", hosts, "--", LAUNCHED, env=env)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.joined(done.stdout, 2, by)
+
+    @launcher("mpiexec.hydra")
+    def test_mpi_operator_with_hydra(self):
+        """MPICH, and Intel MPI, which is hydra as well."""
+        _, _, env = self.launcher_pod("localhost:3\n", HYDRA_HOST_FILE="{hosts}", HYDRA_LAUNCH_EXTRA_ARGS="-o ConnectionAttempts=10",
+                                      I_MPI_HYDRA_HOST_FILE="{hosts}", I_MPI_PERHOST="3")
+        done = self.run_one("mpiexec.hydra", "-n", 3, LAUNCHED, 2, env=env)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.joined(done.stdout, 3, "pmi-1", 2)
 
     def test_group(self):
         name = f"test-{os.getpid()}"

@@ -25,6 +25,8 @@ static const char *const variables[] = {"WEFT_RANK",
                                         "PMI_FD",
                                         "PMI_RANK",
                                         "PMI_SIZE",
+                                        "PET_NPROC_PER_NODE",
+                                        "LOCAL_RANK",
                                         "TORCHELASTIC_RESTART_COUNT"};
 
 /* libpmix forgets a few bytes when nobody answers it. */
@@ -103,6 +105,11 @@ static const row_t rows[] = {
     {"RANK=1 WORLD_SIZE=2", -1, -1, NULL, BAD, "MASTER_ADDR is not set", 0, 0, ""},
     {"WORLD_SIZE=2 MASTER_ADDR=a", -1, -1, NULL, BAD, "RANK is not set", 0, 0, ""},
     {"RANK=2 WORLD_SIZE=2 MASTER_ADDR=a", -1, -1, NULL, BAD, "invalid rank 2 for", 0, 0, ""},
+    {PLAIN " PET_NPROC_PER_NODE=1", -1, -1, NULL, GOOD, "plain", 1, 2, "10.0.0.1:29500"},
+    {PLAIN " PET_NPROC_PER_NODE=2", -1, -1, NULL, BAD, "start ranks by torchrun", 0, 0, ""},
+    {PLAIN " PET_NPROC_PER_NODE=2 LOCAL_RANK=1", -1, -1, NULL, GOOD, "plain", 1, 2,
+     "10.0.0.1:29500"},
+    {TORCH " PET_NPROC_PER_NODE=2", -1, -1, NULL, GOOD, "torchrun", 1, 2, "10.0.0.1:29500"},
     {TORCH, -1, -1, NULL, GOOD, "torchrun", 1, 2, "10.0.0.1:29500"},
     {PLAIN " TORCHELASTIC_RUN_ID=none", -1, -1, NULL, BAD, "MASTER_PORT is not set", 0, 0, ""},
     /* Variables of launchers that are not there: quietly not taken. */

@@ -232,6 +232,13 @@ static weft_status_t use_master(wefti_job_t *job, bool torchrun)
                                names[i], torchrun ? "; torchrun sets all four" : "");
         }
     }
+    const char *each = variable("PET_NPROC_PER_NODE"); /* of PyTorchJob; RANK is the pod's */
+    if (!torchrun && each != NULL && strcmp(each, "1") != 0 && variable("LOCAL_RANK") == NULL) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "PET_NPROC_PER_NODE is %s, but this process is the only one of its pod; "
+                           "start ranks by torchrun, or one per pod",
+                           each);
+    }
     const char *restart = variable("TORCHELASTIC_RESTART_COUNT");
     WEFT_RETURN_IF_ERROR(read_number(names[0], values[0], &job->rank));
     WEFT_RETURN_IF_ERROR(read_number(names[1], values[1], &job->world_size));

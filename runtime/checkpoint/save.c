@@ -273,6 +273,21 @@ static weft_status_t prepare(wefti_saver_t *saver, const char *path,
     return make_room(saver);
 }
 
+void wefti_saver_reserve(wefti_saver_t *saver)
+{
+    weft_session_t *session = saver->session;
+    wefti_arena_init(&saver->arena, session->allocator, 0);
+    if (wefti_checkpoint_tensors(session->plan, &session->states, &saver->arena, &saver->tensors) ==
+            WEFT_OK &&
+        make_room(saver) == WEFT_OK && is_writer(saver)) {
+        for (uint32_t i = 0; i < saver->copy_count; i++) {
+            if (saver->copies[i] != NULL) {
+                memset(saver->copies[i], 0, saver->tensors.list[i]->size_bytes);
+            }
+        }
+    }
+}
+
 weft_status_t wefti_saver_begin(wefti_saver_t *saver, const char *path,
                                 const weft_checkpoint_info_t *info)
 {

@@ -21,6 +21,9 @@ typedef struct wefti_saver {
     uint32_t text_count;
 } wefti_saver_t;
 
+/* Local: allocates and touches what the first checkpoint needs, as far as there is memory: it then
+ * takes no longer than those after it. */
+void wefti_saver_reserve(wefti_saver_t *saver);
 /* Collective. An error is one of all ranks. path is read on rank 0. */
 weft_status_t wefti_saver_begin(wefti_saver_t *saver, const char *path,
                                 const weft_checkpoint_info_t *info);

@@ -186,6 +186,7 @@ weft_status_t weft_checkpoint_writer_create(weft_session_t *session,
     writer->saver.session = session;
     writer->saver.copies_all = true;
     writer->saver.function = "weft_checkpoint_writer_start";
+    wefti_saver_reserve(&writer->saver);
     *out_writer = writer;
     return WEFT_OK;
 }

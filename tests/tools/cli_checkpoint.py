@@ -143,6 +143,9 @@ class Checkpoint(Case):
         auto = ("--checkpoint", self.file, "--checkpoint-every", 1, "--resume", "auto")
         first = self.train(plan, *auto, steps=3)
         self.assertEqual((first["first_step"], first["steps"]), (0, 3))
+        pauses = first["checkpoints"]
+        self.assertEqual(pauses["count"], 3)
+        self.assertTrue(0 < pauses["pause_ms_mean"] <= pauses["pause_ms_max"] and pauses["wait_ms_mean"] >= 0, pauses)
         second = self.train(plan, *auto, steps=8)
         self.assertEqual((second["first_step"], second["steps"], second["param_digest"]), (3, 5, whole))
         done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 8, "--no-eval", *auto)  # a job that is started once more

@@ -207,9 +207,21 @@ weft_status_t wefti_trainer_enter(trainer_t *trainer)
                  weft_session_set_scalar(trainer->session, "seed", scalar_seed(options->seed)),
                  done);
     }
-    status = map_inputs(trainer);
+    WEFT_TRY(status, map_inputs(trainer), done);
+    if (options->checkpoint_path != NULL && options->checkpoint_every != 0) {
+        status = wefti_trainer_open_writer(trainer);
+    }
 done:
     return status;
+}
+
+weft_status_t wefti_trainer_open_writer(trainer_t *trainer)
+{
+    const weft_checkpoint_writer_params_t params = {.struct_size = sizeof params,
+                                                    .keep = trainer->options->checkpoint_keep};
+    return trainer->writer != NULL
+               ? WEFT_OK
+               : weft_checkpoint_writer_create(trainer->session, &params, &trainer->writer);
 }
 
 void wefti_trainer_leave(trainer_t *trainer)

@@ -108,6 +108,19 @@ static void print_recoveries(const train_options_t *options, const train_report_
     wefti_json_end_array(json);
 }
 
+static void print_pauses(const train_pauses_t *pauses, wefti_json_t *json)
+{
+    if (pauses->count == 0) {
+        return;
+    }
+    wefti_json_begin_object(json, "checkpoints");
+    wefti_json_int(json, "count", pauses->count);
+    wefti_json_double(json, "pause_ms_mean", pauses->copy_ms / pauses->count);
+    wefti_json_double(json, "pause_ms_max", pauses->most_ms);
+    wefti_json_double(json, "wait_ms_mean", pauses->wait_ms / pauses->count);
+    wefti_json_end_object(json);
+}
+
 static void print_json(const train_options_t *options, const train_report_t *report,
                        const weft_context_t *context)
 {
@@ -136,6 +149,7 @@ static void print_json(const train_options_t *options, const train_report_t *rep
     wefti_json_int(json, "rss_bytes", (int64_t)report->rss_bytes);
     wefti_json_string(json, "param_digest", report->param_digest);
     print_recoveries(options, report, json);
+    print_pauses(&report->pauses, json);
     wefti_json_string(json, "input", "pixels / 255");
     wefti_launched_print_json(context, json);
     wefti_links_print_json(&report->links, context, json);

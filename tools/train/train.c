@@ -223,15 +223,20 @@ static weft_status_t keep_failure(trainer_t *trainer, weft_status_t status)
 static weft_status_t start_checkpoint(trainer_t *trainer)
 {
     const train_options_t *options = trainer->options;
-    const weft_checkpoint_writer_params_t params = {.struct_size = sizeof params,
-                                                    .keep = options->checkpoint_keep};
-    if (trainer->writer == NULL) {
-        WEFT_RETURN_IF_ERROR(
-            weft_checkpoint_writer_create(trainer->session, &params, &trainer->writer));
-    }
+    WEFT_RETURN_IF_ERROR(wefti_trainer_open_writer(trainer));
+    train_pauses_t *pauses = &trainer->report.pauses;
+    uint64_t began = wefti_now_ns();
     WEFT_RETURN_IF_ERROR(keep_failure(trainer, weft_checkpoint_writer_wait(trainer->writer)));
-    return keep_failure(trainer, weft_checkpoint_writer_start(
-                                     trainer->writer, options->checkpoint_path, &trainer->at));
+    uint64_t waited = wefti_now_ns();
+    WEFT_RETURN_IF_ERROR(keep_failure(
+        trainer,
+        weft_checkpoint_writer_start(trainer->writer, options->checkpoint_path, &trainer->at)));
+    double copy_ms = (double)(wefti_now_ns() - waited) * 1e-6;
+    pauses->copy_ms += copy_ms;
+    pauses->most_ms = copy_ms > pauses->most_ms ? copy_ms : pauses->most_ms;
+    pauses->wait_ms += (double)(waited - began) * 1e-6;
+    pauses->count++;
+    return WEFT_OK;
 }
 
 /* The last one is written by write_files. */

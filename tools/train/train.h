@@ -65,6 +65,14 @@ typedef struct train_recovery {
     double seconds;      /* between two steps */
 } train_recovery_t;
 
+/* How long checkpoints kept training from going on. */
+typedef struct train_pauses {
+    uint32_t count;
+    double copy_ms; /* of all together */
+    double most_ms; /* of the longest */
+    double wait_ms; /* until the files before them were written */
+} train_pauses_t;
+
 /* The final report. */
 typedef struct train_report {
     uint32_t world_size;
@@ -78,6 +86,7 @@ typedef struct train_report {
     char param_digest[65];
     links_report_t links;
     bool saved, checkpointed, traced; /* the files that were written */
+    train_pauses_t pauses;
     timeline_t timeline;
     train_recovery_t *recoveries;
     uint32_t recovery_count;

@@ -41,6 +41,8 @@ typedef struct trainer {
 /* bind.c: session, group and inputs of the context and plan. */
 weft_status_t wefti_trainer_enter(trainer_t *trainer);
 void wefti_trainer_leave(trainer_t *trainer);
+/* Unless it is open: the memory of checkpoints of this session. */
+weft_status_t wefti_trainer_open_writer(trainer_t *trainer);
 /* train.c: the first position, from options->resume_path if it is set; the first snapshot. */
 weft_status_t wefti_trainer_begin(trainer_t *trainer);
 /* The number of steps from the position on, and room for their times. */

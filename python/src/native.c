@@ -3,12 +3,13 @@
  * What the Python files that call the C library themselves (weft/_library.py) need from here:
  *
  *   _checked(status, ..)       errcheck of ctypes: a status to an exception
- *   _with(object, function)    function(address, ..) under the lock of a group, stream or handle
+ *   _with(object, function)    function(address, ..) under the lock of a group, stream or handle; of a plan
  *   _Handle(where, address)    an object of the library that must end before its context
  *   _memory(array, ..)         address, elements and type, and what keeps them
  *   _keep(group, list)         what calls on a group that is captured use goes into list
  */
 #include "python/src/device_array.h"
+#include "python/src/session.h"
 #include "python/src/stream.h"
 
 #include <stddef.h>
@@ -137,16 +138,23 @@ static PyObject *handle_end(PyObject *object, PyObject *function)
 
 /* ---- function(address, ..) under a lock ---- */
 typedef struct target {
-    pthread_mutex_t *lock;
-    PyObject *address; /* a new reference */
+    pthread_mutex_t *lock; /* NULL: it needs none */
+    PyObject *address;     /* a new reference */
 } target_t;
+
+static void unlock(const target_t *target)
+{
+    if (target->lock != NULL) {
+        pthread_mutex_unlock(target->lock);
+    }
+}
 
 static PyObject *address_of(const void *address)
 {
     return address != NULL ? PyLong_FromVoidPtr((void *)(uintptr_t)address) : NULL;
 }
 
-/* Locks object, of any of the three kinds. -1: an exception. */
+/* Locks object, of any of the kinds. -1: an exception. */
 static int enter(wp_state_t *state, PyObject *object, target_t *out)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -175,12 +183,15 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
                           bytes != NULL ? PyBytes_AsString(bytes) : "object");
             Py_XDECREF(bytes);
         }
+    } else if (type == state->plan_type) {
+        out->lock = NULL;
+        out->address = address_of(((wp_plan_t *)object)->plan);
     } else {
-        PyErr_Format(PyExc_TypeError, "expected a group, a stream or a handle, not %R", type);
+        PyErr_Format(PyExc_TypeError, "expected an object of weft, not %R", type);
         return -1;
     }
     if (out->address == NULL) {
-        pthread_mutex_unlock(out->lock);
+        unlock(out);
         return -1;
     }
     return 0;
@@ -210,7 +221,7 @@ static PyObject *with(PyObject *module, PyObject *args)
     } else {
         Py_DECREF(target.address);
     }
-    pthread_mutex_unlock(target.lock);
+    unlock(&target);
     return result;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of plans and sessions share: compile.c, plan.c, session*.c. */
+/* What the files of plans and sessions share: plan.c, session*.c. */
 #ifndef WEFT_PYTHON_SESSION_H
 #define WEFT_PYTHON_SESSION_H
 
@@ -7,27 +7,16 @@
 
 /* ---- plan.c ---- */
 typedef struct wp_plan {
-    PyObject_HEAD wp_state_t *state;
-    weft_plan_t *plan;
+    PyObject_HEAD weft_plan_t *plan;
     weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
 } wp_plan_t;
 
-/* A Plan around plan and registry, which it takes over, also on failure. */
-PyObject *wp_plan_new(wp_state_t *state, weft_plan_t *plan, weft_registry_t *registry);
-/*
- * A registry with what files ops (a path) and plugins kernels (a path or a sequence of them) declare; NULL where
- * neither is given. -1: an exception is set.
- */
-int wp_registry_of(wp_state_t *state, PyObject *ops, PyObject *kernels, weft_registry_t **out);
 /* A path (str, bytes, os.PathLike) as bytes, a new reference; NULL with TypeError naming argument. */
 PyObject *wp_path_of(PyObject *object, const char *argument);
 /* A dictionary's new entry: takes over value, which may be NULL (its exception is set). -1 on failure. */
 int wp_dict_add(PyObject *dict, const char *key, PyObject *value);
 /* The shape of a tensor as a tuple. */
 PyObject *wp_shape_tuple(const weft_tensor_desc_t *desc);
-/* What json.loads makes of text. */
-PyObject *wp_json_loads(const char *text);
-int wp_compile_init(PyObject *module, wp_state_t *state);
 
 /* ---- values.c: arguments that may be left out (NULL, None: *out stays); -1 with an exception naming them ---- */
 /* A number of at least 0. */

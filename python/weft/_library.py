@@ -3,14 +3,13 @@
 
 Functions and structures are declared here as in tests/abi/libweft.abi; tests/python/test_library.py compares the two.
 A function that returns a status raises for an error. _core._with runs one under the lock of a group, stream or handle
-and passes its address: an object in use by another thread waits, and one of a closed context is an error. This module
-is imported at first use, as ctypes costs a millisecond.
+and passes its address: an object in use by another thread waits, and one of a closed context is an error. `from
+weft._lazy import library` imports this module at its first use, as ctypes costs a millisecond.
 """
 import ctypes
-import json as _json
 import operator
 import os
-import re
+import sys
 import time
 
 from weft import _core
@@ -52,49 +51,88 @@ weft_status_t weft_edit_list_add(weft_edit_list_t *, const weft_edit_t *)
 size_t weft_edit_list_count(const weft_edit_list_t *)
 const weft_edit_t * weft_edit_list_get(const weft_edit_list_t *, size_t)
 weft_status_t weft_registry_create(const weft_allocator_t *, weft_registry_t **)
+void weft_registry_destroy(weft_registry_t *)
+weft_status_t weft_registry_load_ops(weft_registry_t *, const char *)
+weft_status_t weft_registry_load_plugin(weft_registry_t *, const char *)
 const weft_op_def_t * weft_registry_find_op(const weft_registry_t *, const char *, const char *, int32_t)
 const char * weft_reduction_name(weft_reduction_t)
 weft_status_t weft_group_refuse(weft_group_t *, weft_status_t, const char *, weft_stream_t *)
+const char * weft_last_error_field(void)
+weft_status_t weft_compile_option_set(weft_compile_params_t *, const char *, const char *)
+weft_status_t weft_compile(const weft_compile_params_t *, weft_plan_t **)
+weft_status_t weft_plan_load(const char *, const weft_registry_t *, weft_plan_t **)
+weft_status_t weft_plan_save(const weft_plan_t *, const char *)
+weft_status_t weft_plan_explain(const weft_plan_t *, weft_format_t, char **)
+weft_status_t weft_plan_compare(const weft_plan_t *, char **)
+weft_status_t weft_plan_why(const weft_plan_t *, const char *, char **)
+weft_status_t weft_plan_get_info(const weft_plan_t *, weft_plan_info_t *)
+size_t weft_plan_binding_count(const weft_plan_t *)
+weft_status_t weft_plan_get_binding(const weft_plan_t *, size_t, weft_binding_t *)
 """
 
 _STRUCTURES = """
-weft_fuser_params_t: size_t struct_size, uint64_t bytes, uint64_t window_ns, void *stream
-weft_fuser_stats_t: size_t struct_size, uint64_t step_count, uint64_t tensor_count, uint64_t bucket_count,
-    uint64_t largest_bucket_bytes, uint64_t call_count, uint64_t reduced_bytes, uint64_t copied_bytes
-weft_capture_params_t: size_t struct_size, char *bucket, char *costs_path, int no_times, void *stream
-weft_capture_info_t: size_t struct_size, uint32_t call_count, uint32_t bucket_count, uint32_t run_count,
-    uint64_t largest_bucket_bytes, uint64_t buffer_bytes, uint64_t copied_bytes, uint64_t replays, char digest[65]
-weft_op_def_t: char *domain, char *name, int since_version, uint8_t inputs_min, uint8_t inputs_max, uint8_t outputs_min,
-    uint8_t outputs_max, uint32_t dtypes, uint32_t effects, int8_t in_place[4], void *attrs, size_t attr_count,
-    void *infer, void *cost, void *grad, void *equivalent, char *doc, int ordering, char *start, char *wait,
-    void *rules, void *facts
-weft_view_value_t: char *name, int dtype, uint64_t bytes, uint32_t producer, uint32_t grad_of, uint32_t first_user,
-    uint32_t user_count
-weft_view_op_t: char *name, void *def, uint32_t effects, uint32_t group, uint32_t first_input, uint32_t input_count,
-    uint32_t first_output, uint32_t output_count, int reduction, uint32_t present
+weft_fuser_params_t: size_t struct_size, uint64_t bytes window_ns, void *stream
+weft_fuser_stats_t: size_t struct_size, uint64_t step_count tensor_count bucket_count largest_bucket_bytes call_count
+    reduced_bytes copied_bytes
+weft_capture_params_t: size_t struct_size, char *bucket *costs_path, int no_times, void *stream
+weft_capture_info_t: size_t struct_size, uint32_t call_count bucket_count run_count, uint64_t largest_bucket_bytes
+    buffer_bytes copied_bytes replays, char digest[65]
+weft_op_def_t: char *domain *name, int since_version, uint8_t inputs_min inputs_max outputs_min outputs_max,
+    uint32_t dtypes effects, int8_t in_place[4], void *attrs, size_t attr_count, void *infer *cost *grad *equivalent,
+    char *doc, int ordering, char *start *wait, void *rules *facts
+weft_view_value_t: char *name, int dtype, uint64_t bytes, uint32_t producer grad_of first_user user_count
+weft_view_op_t: char *name, void *def, uint32_t effects group first_input input_count first_output output_count,
+    int reduction, uint32_t present
 weft_graph_view_t: size_t struct_size, uint32_t value_count, void *values, uint32_t op_count, void *ops,
-    uint32_t order_count, void *order, void *op_inputs, void *op_outputs, void *users, uint32_t edge_count, void *edges
+    uint32_t order_count, void *order *op_inputs *op_outputs *users, uint32_t edge_count, void *edges
 weft_edit_t: int kind, uint32_t value, char *op_name, int reduction, uint32_t group, void *members,
-    uint32_t member_count, uint32_t op_a, uint32_t op_b, char *text, uint32_t parts
+    uint32_t member_count op_a op_b, char *text, uint32_t parts
 weft_bucket_cost_t: void *pieces, uint32_t piece_count, void *points, uint32_t point_count
 weft_bucket_params_t: size_t struct_size, char *policy, void *ready_ns, uint32_t world_size, void *cost,
-    char *costs_path, void *allocator, void *reduce_scatter_cost, void *all_gather_cost
-weft_bucket_forecast_t: size_t struct_size, uint32_t bucket_count, uint32_t optimum_count, uint64_t ready_ps,
-    uint64_t chosen_ps, uint64_t optimum_ps, uint64_t lower_bound_ps, uint64_t comm_ps
+    char *costs_path, void *allocator *reduce_scatter_cost *all_gather_cost
+weft_bucket_forecast_t: size_t struct_size, uint32_t bucket_count optimum_count, uint64_t ready_ps chosen_ps optimum_ps
+    lower_bound_ps comm_ps
 weft_algorithms_params_t: size_t struct_size, void *group_sizes, uint32_t group_count, int order, char *costs_path,
-    void *registry, void *allocator
-weft_schedule_params_t: size_t struct_size, void *op_ns, void *kept, void *to_end, uint32_t in_flight,
-    uint64_t most_live_bytes, void *allocator
-weft_schedule_cost_t: uint64_t finish_ps, uint64_t exposed_ps, uint64_t peak_bytes, uint32_t in_flight
-weft_schedule_report_t: size_t struct_size, weft_schedule_cost_t given, weft_schedule_cost_t chosen, int changed
+    void *registry *allocator
+weft_schedule_params_t: size_t struct_size, void *op_ns *kept *to_end, uint32_t in_flight, uint64_t most_live_bytes,
+    void *allocator
+weft_schedule_cost_t: uint64_t finish_ps exposed_ps peak_bytes, uint32_t in_flight
+weft_schedule_report_t: size_t struct_size, weft_schedule_cost_t given chosen, int changed
+weft_tensor_desc_t: int dtype layout, uint32_t rank, int64_t dims[8], void *data
+weft_input_shape_t: char *name, uint32_t rank, int64_t dims[8]
+weft_compile_params_t: size_t struct_size, char *model_path, uint32_t world_size, int64_t batch, void *shapes,
+    uint32_t shape_count, char *loss *optimizer, double lr momentum weight_decay, char *bucket,
+    void *registry *allocator *log *log_user, char *costs_path *profile_path, int shard_optimizer decouple,
+    uint32_t accumulate global_micro_batches, char *wire, double clip_norm, char *grads_path, uint32_t in_flight,
+    uint64_t arena_limit, int infer split_batch, void *rank_models, uint32_t rank_model_count,
+    char *ops_path *emit_path *topology_path, int64_t open_batch, char *print_after *stop_after, int verify_each,
+    void *on_pass *on_pass_user, int shard_parameters, char *train *freeze, int training_form, char *no_decay,
+    double label_smoothing, char *lr_schedule, uint32_t lr_steps warmup_steps, double min_lr lr_gamma,
+    int sync_batch_norm, char *algo *order, uint32_t tensor_parallel, char *recompute *precision,
+    double beta1 beta2 epsilon, uint32_t pipeline pipeline_micro_batches, char *device
+weft_plan_info_t: size_t struct_size, char *model_name, uint32_t world_size, int64_t batch, char *policy *optimizer,
+    uint32_t bucket_count, uint64_t arena_bytes live_bytes fusion_copied_bytes, char structure_digest[65]
+    weights_digest[65], int kind, uint32_t accumulate global_micro_batches, int shard_optimizer decouple,
+    double clip_norm, int split_batch rank_weights has_eval, int64_t batch_ranks, int bits, char *device
+weft_binding_t: size_t struct_size, char *name, int role, weft_tensor_desc_t desc, double default_value
 """
-
-_TYPES = {"size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32,
-          "uint8_t": ctypes.c_uint8,
-          "int8_t": ctypes.c_int8, "int32_t": ctypes.c_int32, "int": ctypes.c_int, "double": ctypes.c_double, "char": ctypes.c_char, "void": None}
 
 OK, IN_PROGRESS, AGAIN, ERR_ABORTED = 0, 1, 2, -10
 FOREVER = 2**64 - 1
+_TYPES = {"char": ctypes.c_char, "void": None, "size_t": ctypes.c_size_t, "int": ctypes.c_int, "double": ctypes.c_double,
+          **{f"{name}_t": getattr(ctypes, f"c_{name}")
+             for name in ("uint64", "int64", "uint32", "int32", "uint8", "int8")}}
+functions = {line.split("(")[0].split()[-1]: line for line in _FUNCTIONS.replace("\n    ", " ").splitlines() if line}
+structures = {line.split(":")[0]: line.split(": ")[1] for line in _STRUCTURES.replace("\n    ", " ").splitlines() if line}
+_library = ctypes.CDLL(_core.__file__)  # which is linked with the library
+
+
+def __getattr__(name):
+    """Declares a function or a structure at its first use."""
+    if name not in functions and name not in structures:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made = _function(name, functions[name]) if name in functions else _structure(name, structures[name])
+    return made
 
 
 def _type(text):
@@ -104,27 +142,27 @@ def _type(text):
     return _TYPES.get(text, ctypes.c_int)
 
 
-def declarations():
-    """The functions, a line each."""
-    return _FUNCTIONS.strip().replace("\n    ", " ").splitlines()
-
-
-def _declare(library, line):
-    result, name, parameters = re.fullmatch(r"(.+?)\s?(weft_\w+)\((.*)\)", line).groups()
-    function = getattr(library, name)
-    function.argtypes = [_type(text) for text in parameters.split(", ")]
-    function.restype = _type(result)
-    if result == "weft_status_t":
+def _function(name, line):
+    result, parameters = line[:-1].split(f"{name}(")
+    function = getattr(_library, name)
+    function.argtypes = [_type(text) for text in parameters.split(", ") if text != "void"]
+    function.restype = _type(result.strip())
+    if result == "weft_status_t ":
         function.errcheck = _core._checked  # no Python runs before it, so the message is still that of the call
-    return name, function
+    return function
 
 
 def _structure(name, members):
     fields = []
-    for member in members.split(","):
-        kind, star, field, length = re.fullmatch(r"\s*(\w+) (\*?)(\w+)(?:\[(\d+)\])?", member).groups()
-        kind = (ctypes.c_char_p if kind == "char" else ctypes.c_void_p) if star else _TYPES.get(kind) or structures[kind]
-        fields.append((field, kind * int(length) if length else kind))
+    for member in members.split(", "):
+        kind, *names = member.split()
+        for field in names:
+            field, _, length = field.partition("[")
+            if field[0] == "*":
+                fields.append((field[1:], ctypes.c_char_p if kind == "char" else ctypes.c_void_p))
+            else:
+                made = _TYPES.get(kind) or getattr(sys.modules[__name__], kind)
+                fields.append((field, made * int(length[:-1]) if length else made))
     sized = {"__init__": _init} if fields[0][0] == "struct_size" else {}
     return type(name, (ctypes.Structure,), {"_fields_": fields, **sized})
 
@@ -133,13 +171,6 @@ def _init(self, **values):
     ctypes.Structure.__init__(self, ctypes.sizeof(self), **values)
 
 
-structures = {}
-for _name, _members in re.findall(r"(\w+):([^:]*)(?=\n\w|\n$)", _STRUCTURES):
-    structures[_name] = _structure(_name, _members)
-_library = ctypes.CDLL(_core.__file__)  # which is linked with the library
-functions = dict(_declare(_library, line) for line in declarations())
-globals().update(structures)
-globals().update(functions)
 _free = ctypes.CDLL(None).free
 _free.argtypes = [ctypes.c_void_p]
 _free.restype = None
@@ -157,21 +188,49 @@ def on_stream(holder, stream, function, *args):
     return status
 
 
-def facts(holder, function, structure):
-    """What function writes into a structure, as a dict."""
+def filled(holder, function, structure):
+    """A structure that function(address of holder, &structure) fills."""
     out = structure()
     _core._with(holder, function, ctypes.byref(out))
-    found = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
+    return out
+
+
+def facts(structure, names=None):
+    """Members of a structure as a dict. names: "key", "key=member", with "?" after a truth; None: all of them."""
+    found = {}
+    for name in names.split() if names else (name for name, _ in structure._fields_ if name != "struct_size"):
+        key, _, member = name.rstrip("?").partition("=")
+        value = getattr(structure, member or key)
+        found[key] = value.decode() if isinstance(value, bytes) else bool(value) if name[-1] == "?" else value
+    return found
+
+
+def report(holder, function, *args):
+    """The text that function(address of holder, *args, &text) allocates."""
+    out = ctypes.c_void_p()
+    _core._with(holder, function, *args, ctypes.byref(out))
+    text = ctypes.string_at(out.value).decode("utf-8", "replace")
+    _free(out)
+    return text
 
 
 def explain(holder, function, json):
     """A report: text, or with json what it says as a dict."""
-    out = ctypes.c_void_p()
-    _core._with(holder, function, 1 if json else 0, ctypes.byref(out))
-    text = ctypes.string_at(out.value).decode("utf-8", "replace")
-    _free(out)
-    return _json.loads(text) if json else text
+    text = report(holder, function, 1 if json else 0)
+    if not json:
+        return text
+    from json import loads
+    return loads(text)
+
+
+def described(desc):
+    """dtype and shape of a tensor."""
+    return dict(dtype=_core._dtype_name(desc.dtype), shape=tuple(desc.dims[:desc.rank]))
+
+
+def publish():
+    """Plugins find the library's functions among global symbols, where Python's imports do not put them."""
+    ctypes.CDLL(_core.__file__, ctypes.RTLD_GLOBAL)
 
 
 def integer(value, name, most, least=0):
@@ -194,13 +253,15 @@ def text(value, name):
     return value.encode()
 
 
-def path(value, name):
-    """value, or None, as a file's name."""
+def path(value, name, optional=False):
+    """value, or where it is optional None, as a file's name."""
+    if optional and value is None:
+        return None
     try:
-        value = None if value is None else os.fsencode(value)
+        value = os.fsencode(value)
     except TypeError:
         raise TypeError(f"{name} must be a path, not {type(value)}") from None
-    if value is not None and b"\0" in value:
+    if b"\0" in value:
         raise ValueError(f"{name}: {value!r} has a null character")
     return value
 

@@ -3,6 +3,7 @@
 import math
 
 from weft import _core
+from weft._lazy import library
 
 
 class Fuser:
@@ -24,16 +25,15 @@ class Fuser:
     breaks the fuser on all ranks. A fuser that is dropped leaves without the other ranks.
     """
 
-    __slots__ = ("_library", "_handle", "_group", "_kept", "_added", "_stream", "__weakref__")
+    __slots__ = ("_handle", "_group", "_kept", "_added", "_stream", "__weakref__")
 
     def __init__(self, group=None, bytes=None, window=None, stream=None):
-        from weft import _library as library
         group = self._group = _core._group_of(group)
         params = library.weft_fuser_params_t(
             bytes=0 if bytes is None else library.integer(bytes, "bytes", library.FOREVER, 1),
             window_ns=_nanoseconds(window, library.FOREVER))
         kept = self._kept = []  # arrays of the step; release has them, too, as it comes last
-        self._library, self._added, self._stream = library, 0, stream
+        self._added, self._stream = 0, stream
 
         out = library.ctypes.c_void_p()
 
@@ -52,7 +52,7 @@ class Fuser:
         """function(address) under the locks of the fuser and of its stream."""
         if self._stream is None:
             return _core._with(self._handle, function)
-        return self._library.on_stream(self._handle, self._stream, lambda address, stream: function(address))
+        return library.on_stream(self._handle, self._stream, lambda address, stream: function(address))
 
     def add(self, tensor, op="sum", name=None):
         """Adds a gradient of this rank; returns it. It must stay untouched until wait() returns.
@@ -61,7 +61,6 @@ class Fuser:
         that add in one order. A wrong argument (also a name added twice) leaves the fuser usable. Raises
         WeftMismatchError if the first step did not have the name, or had it with another size, type or op.
         """
-        library = self._library
         address, count, dtype, keeper = _core._memory(tensor, "tensor", True, self._group)
         reduction = _core._reduction(op)
         name = str(self._added) if name is None else name
@@ -77,12 +76,10 @@ class Fuser:
 
     def flush(self):
         """In the first step on rank 0: ends the open buckets. Otherwise only makes progress."""
-        library = self._library
         self._call(library.weft_fuser_flush)
 
     def query(self):
         """Whether all tensors added so far are reduced; makes progress."""
-        library = self._library
         return self._call(library.weft_fuser_query) == library.OK
 
     def wait(self):
@@ -90,7 +87,6 @@ class Fuser:
 
         Raises WeftMismatchError on all ranks, naming a rank and a tensor that it did not add.
         """
-        library = self._library
 
         def end(fuser):
             library.weft_fuser_wait(fuser)
@@ -101,18 +97,15 @@ class Fuser:
 
     def reset(self):
         """Drops the buckets between two steps, on all ranks: the next step chooses new ones for what it adds."""
-        library = self._library
         self._call(library.weft_fuser_reset)
 
     def stats(self):
         """Counters, a new dict: step_count, tensor_count, bucket_count and largest_bucket_bytes (of a step),
         call_count, reduced_bytes, copied_bytes (so far)."""
-        library = self._library
-        return library.facts(self._handle, library.weft_fuser_get_stats, library.weft_fuser_stats_t)
+        return library.facts(library.filled(self._handle, library.weft_fuser_get_stats, library.weft_fuser_stats_t))
 
     def destroy(self):
         """Ends the fuser. Collective, and at once on all ranks; twice is fine."""
-        library = self._library
         self._handle.end(library.weft_fuser_destroy)
         self._kept.clear()
 
@@ -130,14 +123,12 @@ class Capture:
     __slots__ = ("_group", "_params", "_stream", "_handle", "_kept", "__weakref__")
 
     def __init__(self, group=None, bucket=None, costs=None, stream=None, times=True):
-        from weft import _library as library
         self._params = library.weft_capture_params_t(
             bucket=None if bucket is None else library.text(bucket, "bucket"),
-            costs_path=library.path(costs, "costs"), no_times=not times)
+            costs_path=library.path(costs, "costs", True), no_times=not times)
         self._group, self._stream, self._handle, self._kept = _core._group_of(group), stream, None, None
 
     def __enter__(self):
-        from weft import _library as library
         if self._handle is not None or self._kept is not None:
             raise _core.WeftStateError("the capture has begun before: weft.capture() makes another one")
 
@@ -151,13 +142,12 @@ class Capture:
         return self
 
     def __exit__(self, *exc):
-        from weft import _library as library
         kind, value = exc[:2]
         kept = self._kept
         _core._keep(self._group, None)
         if kind is not None:
             self._kept = None
-            self._drop(library, kind, value)
+            self._drop(kind, value)
             return
         out = library.ctypes.c_void_p()
         _core._with(self._group, library.weft_capture_end, library.ctypes.byref(out))
@@ -168,7 +158,7 @@ class Capture:
 
         self._handle = _own(self._group, out.value, release, "capture")
 
-    def _drop(self, library, kind, value):
+    def _drop(self, kind, value):
         """An exception ends the block: the other ranks, which wait at its end, get an error that names it."""
         def quietly(function, *args):
             try:
@@ -190,7 +180,6 @@ class Capture:
 
     def launch(self, stream=None):
         """Replays all calls, on this thread, or as one call ordered in stream. Collective."""
-        from weft import _library as library
         library.on_stream(self._ended(), stream, library.weft_capture_launch)
 
     def ready(self, call, stream=None):
@@ -199,7 +188,6 @@ class Capture:
         A bucket starts when all its members are ready. Nothing else may use the call's arrays until wait(call). Raises
         WeftArgumentError if there is no such call, WeftStateError if it is ready already.
         """
-        from weft import _library as library
         library.on_stream(self._ended(), stream, library.weft_capture_ready, library.integer(call, "call", 2**32 - 1))
 
     def wait(self, call=None, stream=None):
@@ -207,7 +195,6 @@ class Capture:
 
         Raises WeftStateError if the call cannot run yet, naming one that is not ready.
         """
-        from weft import _library as library
         if call is not None:
             library.on_stream(self._ended(), stream, library.weft_capture_wait,
                               library.integer(call, "call", 2**32 - 1))
@@ -220,18 +207,15 @@ class Capture:
     def info(self):
         """Facts, a new dict: call_count, bucket_count, run_count, largest_bucket_bytes, buffer_bytes, copied_bytes,
         replays, digest."""
-        from weft import _library as library
-        return library.facts(self._ended(), library.weft_capture_get_info, library.weft_capture_info_t)
+        return library.facts(library.filled(self._ended(), library.weft_capture_get_info, library.weft_capture_info_t))
 
     def explain(self, json=False):
         """Buckets with members, bytes, ready times and the reason for each end: a text for people, or with json a
         dict."""
-        from weft import _library as library
         return library.explain(self._ended(), library.weft_capture_explain, json)
 
     def destroy(self):
         """Ends the capture after its replays. Collective; twice is fine."""
-        from weft import _library as library
         if self._handle is not None:
             self._handle.end(library.weft_capture_destroy)
             self._kept.clear()

@@ -403,7 +403,7 @@ def bucket(view, policy="auto", *, ready_ns=None, world=None, cost=None, reduce_
         policy=None if policy is None else library.text(policy, "policy"),
         ready_ns=described.times(_integers(ready_ns), "ready_ns"),
         world_size=0 if world is None else library.integer(world, "world", 65536), cost=described.cost(cost),
-        costs_path=library.path(costs, "costs"), reduce_scatter_cost=described.cost(reduce_scatter_cost),
+        costs_path=library.path(costs, "costs", True), reduce_scatter_cost=described.cost(reduce_scatter_cost),
         all_gather_cost=described.cost(all_gather_cost))
     edits = _edits(library.weft_pass_bucket, described, params, forecast)
     return edits, Forecast(*(getattr(forecast, name) for name in Forecast._fields))
@@ -415,7 +415,7 @@ def algorithms(view, group_sizes, *, order="tree", costs=None):
         raise ValueError(f"order: {order!r} is not one of 'tree', 'any'")
     described, sizes = _describe(view), library.integers(_integers(group_sizes), "group_sizes", 65536)
     params = library.weft_algorithms_params_t(group_sizes=described.array(sizes), group_count=len(sizes),
-                                              order=_ORDERS.index(order), costs_path=library.path(costs, "costs"))
+                                              order=_ORDERS.index(order), costs_path=library.path(costs, "costs", True))
     return _edits(library.weft_pass_algorithms, described, params)
 
 

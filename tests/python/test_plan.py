@@ -165,7 +165,7 @@ class Wrong(Case):
     def test_arguments(self):
         wrong = (
             (TypeError, "model must be a path, not <class 'int'>", dict(model=3)),
-            (TypeError, "missing required argument: 'model'", dict()),
+            (TypeError, "missing 1 required positional argument: 'model'", dict()),
             (TypeError, "unexpected keyword argument 'worlds'", dict(model=MLP, worlds=2)),
             (ValueError, r"world_size: must be a whole number between 1 and 65536: 0 \(argument 'world'\)", dict(model=MLP, world=0)),
             (ValueError, "world_size: must be a whole number .*: 70000", dict(model=MLP, world=70000)),

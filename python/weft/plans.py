@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weft.compile and weft.Plan (include/weft/compile.h, plan.h)."""
+import operator
+
+from weft import _core
+from weft._lazy import library, part_of
+
+# weft_option_type_t: how a value gets into weft_compile_params_t. Types that are not here go as an integer.
+_FLAG, _BYTES, _REAL, _TEXT, _PATH, _SHAPES, _OPS, _PLUGINS = 0, 3, 4, 5, 6, 7, 9, 10
+_REPORTED, _LIST = 64, 128  # WEFT_OPTION_FLAG_
+_INDENT, _COLUMNS = 24, 100
+_INTRO = """Compiles an ONNX model into a Plan: a model with a loss into one that trains it on all ranks, with infer
+any model into one that runs it. Not collective: ranks may each compile, and get the same plan from the
+same arguments, or one compiles and saves. Arguments are those of the command `weft compile`:
+
+"""
+_OUTRO = """
+model may also be an onnx.ModelProto, and with infer a list of paths, one per rank. shape is a dict:
+{'input': (64, 1, 28, 28), ..}. The default of world is the world of weft.init(), that of batch what the
+file contains, or 1 with a warning. Warnings of the compiler are UserWarnings. Raises WeftNotFoundError,
+WeftFormatError, WeftUnsupportedError (operator and node are named), WeftArgumentError (the field and the
+argument are named)."""
+
+
+def _described(name, help):
+    """An argument's lines of the docstring."""
+    lines = [name.ljust(_INDENT)]
+    for word in help.split(" "):
+        if len(lines[-1]) > _INDENT and len(lines[-1]) + 1 + len(word) > _COLUMNS:
+            lines.append(" " * _INDENT)
+        lines[-1] += " " * (len(lines[-1]) > _INDENT) + word
+    return "\n".join(lines) + "\n"
+
+
+def _define():
+    """(compile, {argument: (field, type, flags)}), from the library's table."""
+    rows = [row for row in _core._compile_options() if row[0] and not row[3] & _REPORTED]
+    options = {}
+    for name, *rest, _ in rows:
+        options.setdefault(name, rest)
+    defaults = [f"{name}={False if kind == _FLAG else None}" for name, (_, kind, _) in options.items()][1:]
+    made = {"_compile": _compile, "__name__": __name__}
+    exec(f"def compile(model, *, {', '.join(defaults)}):\n    return _compile(locals())", made)
+    made["compile"].__doc__ = _INTRO + "".join(_described(name, help) for name, *_, help in rows[:1] + [
+        row for row in rows[1:] if row[0] != rows[0][0]]) + _OUTRO
+    return made["compile"], options
+
+
+class _Reader:
+    """Arguments of compile() to parameters of weft_compile()."""
+
+    def __init__(self, arguments):
+        self.keep = []  # what the parameters point into
+        self.notes = []
+        log = library.ctypes.CFUNCTYPE(None, library.ctypes.c_void_p, library.ctypes.c_int, library.ctypes.c_char_p)
+        self.log = log(self.note)
+        self.params = library.weft_compile_params_t(
+            open_batch=1, log=library.ctypes.cast(self.log, library.ctypes.c_void_p))
+        self.registry = [None, None]
+        self.model(arguments.pop("model"))
+        for name, value in arguments.items():
+            if value is not None:
+                self.argument(name, _OPTIONS[name][1], value)
+        if self.params.world_size == 0:
+            if self.params.rank_model_count > 0:
+                self.params.world_size = self.params.rank_model_count
+            elif self.params.topology_path is None and _core.is_initialized():
+                self.params.world_size = _core.get_world_size()
+
+    def note(self, user, level, line):
+        if level <= 1 and len(self.notes) < 16:  # warnings and errors
+            self.notes.append(line.decode("utf-8", "replace"))
+
+    def kept(self, value):
+        self.keep.append(value)
+        return value
+
+    def model(self, model):
+        """A path, a path per rank, or an onnx.ModelProto, which goes through a file."""
+        if isinstance(model, (list, tuple)):
+            if not model:
+                raise ValueError("model: the list is empty")
+            paths = [library.path(path, "every model") for path in model]
+            if len(paths) > 1:
+                array = self.kept((library.ctypes.c_char_p * len(paths))(*paths))
+                self.params.rank_models, self.params.rank_model_count = library.ctypes.addressof(array), len(paths)
+            self.params.model_path = paths[0]
+        elif hasattr(model, "SerializeToString"):
+            from tempfile import NamedTemporaryFile
+            file = self.kept(NamedTemporaryFile())
+            file.write(model.SerializeToString())
+            file.flush()
+            self.params.model_path = library.path(file.name, "model")
+        else:
+            self.params.model_path = library.path(model, "model")
+
+    def argument(self, name, kind, value):
+        text = None
+        if kind == _SHAPES:
+            self.shapes(value)
+        elif kind in (_OPS, _PLUGINS):
+            self.registry[kind == _PLUGINS] = value
+        elif kind != _FLAG or value:
+            text = None if kind == _FLAG else self.kept(_text(name, kind, value))
+            _naming(library.weft_compile_option_set, library.ctypes.byref(self.params), name.encode(), text)
+
+    def shapes(self, shapes):
+        """{"images": (64, 1, 28, 28), ..}"""
+        if not isinstance(shapes, dict):
+            raise TypeError(f"shape must be a dict of inputs' names to shapes, not {type(shapes)}")
+        shapes = dict(shapes)  # dimensions' methods may change the one that was given
+        array = self.kept((library.weft_input_shape_t * (len(shapes) + 1))())
+        for row, (name, shape) in zip(array, shapes.items()):
+            if not isinstance(name, str):
+                raise TypeError(f"shape: {name!r} is not the name of an input")
+            row.name, dims = library.text(name, "shape"), tuple(shape)
+            if len(dims) > len(row.dims):
+                raise ValueError(f"shape of {name!r} has too many dimensions: at most {len(row.dims)}")
+            row.rank = len(dims)
+            row.dims[:len(dims)] = [library.integer(dim, "a dimension of shape", 2**31 - 1) for dim in dims]
+        self.params.shapes, self.params.shape_count = library.ctypes.addressof(array), len(shapes)
+
+
+def _text(name, kind, value):
+    """Numbers, texts and paths, as text, which the library checks."""
+    if kind == _PATH:
+        return library.path(value, name)
+    if _OPTIONS[name][2] & _LIST and isinstance(value, (list, tuple)):
+        return library.text(",".join(value), name)
+    if kind in (_TEXT, _BYTES) and isinstance(value, str):
+        return library.text(value, name)
+    try:
+        if kind == _TEXT or isinstance(value, (str, bytes)):  # float() accepts texts
+            raise TypeError
+        return repr(float(value) if kind == _REAL else operator.index(value)).encode()
+    except TypeError:
+        expected = "a str" if kind == _TEXT else "a number" if kind == _REAL else "an integer"
+        raise TypeError(f"{name} must be {expected}, not {type(value)}") from None
+
+
+def _naming(function, *args):
+    """function(*args), whose error also names the argument that sets its field, where that has another name."""
+    try:
+        function(*args)
+    except _core.WeftError as error:
+        field = (library.weft_last_error_field() or b"").decode()
+        for name, (of, *_) in _OPTIONS.items():
+            if of == field and name != field:
+                error.args = (f"{error} (argument '{name}')",)
+        raise
+
+
+class _Made:
+    """A registry with what files declare, and a plan that is made with it: given back, or handed over to a Plan."""
+
+    def __init__(self, ops, kernels):
+        self.registry, self.plan = library.ctypes.c_void_p(), library.ctypes.c_void_p()
+        if ops is not None or kernels is not None:
+            ops = library.path(ops, "ops", True)
+            library.weft_registry_create(None, library.ctypes.byref(self.registry))
+            if ops is not None:
+                library.weft_registry_load_ops(self.registry, ops)
+            if kernels is not None:
+                library.publish()
+                one = isinstance(kernels, (str, bytes)) or hasattr(kernels, "__fspath__")
+                for kernel in (kernels,) if one else tuple(kernels):
+                    library.weft_registry_load_plugin(self.registry, library.path(kernel, "kernels"))
+
+    def __del__(self):
+        library.weft_registry_destroy(self.registry)
+
+    def result(self):
+        made = _core._plan(self.plan.value, self.registry.value or 0)
+        self.registry.value = None
+        return made
+
+
+def _compile(arguments):
+    import warnings
+    reader = _Reader(arguments)
+    made = _Made(*reader.registry)
+    reader.params.registry = made.registry
+    _naming(library.weft_compile, library.ctypes.byref(reader.params), library.ctypes.byref(made.plan))
+    plan = made.result()
+    for note in reader.notes:
+        warnings.warn(note, UserWarning, 3)
+    return plan
+
+
+compile, _OPTIONS = _define()
+
+
+@part_of(_core.Plan)
+class Plan:
+    """A compiled graph: what weft.compile() and Plan.load() return, what Session() runs. It never changes."""
+
+    @classmethod
+    def load(cls, path, *, ops=None, kernels=None):
+        """Loads and checks a plan file, by save() or `weft compile`.
+
+        ops: JSON file that declares operators of the plan which Weft does not know; kernels: plugin (.so), or
+        several, that has their kernels.
+        Raises WeftNotFoundError, WeftFormatError (what is wrong and where), WeftUnsupportedError (a newer format).
+        """
+        made = _Made(ops, kernels)
+        library.weft_plan_load(library.path(path, "path"), made.registry, library.ctypes.byref(made.plan))
+        return made.result()
+
+    def save(self, path, /):
+        """Writes the plan to a file: all or nothing. Any rank may, and one is enough."""
+        _core._with(self, library.weft_plan_save, library.path(path, "path"))
+
+    def explain(self, json=False):
+        """Says what was made of the model: buckets and their members, bytes, algorithms, streams, memory, copied bytes.
+        A text for people, or with json a dict with stable keys."""
+        return library.explain(self, library.weft_plan_explain, json)
+
+    def compare(self):
+        """A table for people: what each bucket policy was predicted to come to when the plan was compiled."""
+        return library.report(self, library.weft_plan_compare)
+
+    def why(self, tensor, /):
+        """Says when the communication of a gradient (its name, or its parameter's) is predicted to run and, where it
+        ends behind the backward pass, why. Raises WeftNotFoundError if the plan reduces no such gradient."""
+        return library.report(self, library.weft_plan_why, library.text(tensor, "tensor"))
+
+    @property
+    def info(self):
+        """Facts, a new dict: model, kind ('training' or 'inference'), world, batch (samples per rank and micro-batch),
+        optimizer, policy, accumulate, global_micro_batches, sharded, decoupled, clip_norm, split_batch, rank_weights,
+        has_eval, device, bits ('cpu': f32 results are those of the CPU's exact kernels; 'device': those of the device),
+        buckets, arena_bytes, live_bytes, fusion_copied_bytes, structure_digest, weights_digest."""
+        info = library.facts(
+            library.filled(self, library.weft_plan_get_info, library.weft_plan_info_t),
+            "model=model_name kind world=world_size batch optimizer policy accumulate global_micro_batches"
+            " sharded=shard_optimizer? decoupled=decouple? clip_norm split_batch? rank_weights? has_eval? device bits"
+            " buckets=bucket_count arena_bytes live_bytes fusion_copied_bytes structure_digest weights_digest")
+        info["kind"] = "inference" if info["kind"] == 2 else "training"
+        info["bits"] = "device" if info["bits"] else "cpu"
+        return info
+
+    @property
+    def bindings(self):
+        """What goes in and comes out, a new list of dicts: name, role ('input', 'label', 'scalar', 'loss', 'logits',
+        'output'), dtype, shape (per rank), and of scalars default. Inputs are in the order of Session.step()."""
+        return [_binding(library.filled(self, lambda plan, out: library.weft_plan_get_binding(plan, i, out),
+                                        library.weft_binding_t))
+                for i in range(_core._with(self, library.weft_plan_binding_count))]
+
+    @property
+    def world(self):
+        """Ranks that the plan is for."""
+        return self.info["world"]
+
+    @property
+    def batch(self):
+        """Samples of a rank per step (per micro-batch)."""
+        return self.info["batch"]
+
+    def __repr__(self):
+        info = self.info
+        return (f"<weft.Plan {info['model'] or ''}: {info['kind']} on {info['world']} rank{'s' * (info['world'] != 1)}, "
+                f"batch {info['batch']}, digest {info['structure_digest'][:16]}>")
+
+
+def _binding(binding):
+    role = ("", "input", "label", "scalar", "loss", "logits", "output")[binding.role]
+    found = dict(name=binding.name.decode(), role=role, **library.described(binding.desc))
+    return {**found, "default": binding.default_value} if role == "scalar" else found

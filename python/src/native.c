@@ -3,9 +3,12 @@
  * What the Python files that call the C library themselves (weft/_library.py) need from here:
  *
  *   _checked(status, ..)       errcheck of ctypes: a status to an exception
- *   _with(object, function)    function(address, ..) under the lock of a group, stream or handle; of a plan
+ *   _with(object, function)    function(address, ..) of a plan, or under the lock of a group, stream,
+ *                              session or handle
  *   _Handle(where, address)    an object of the library that must end before its context
  *   _memory(array, ..)         address, elements and type, and what keeps them
+ *   _tensor(array, ..)         the same of one that has the type and shape of a tensor
+ *   _new(tensor)               a new array for a tensor
  *   _keep(group, list)         what calls on a group that is captured use goes into list
  */
 #include "python/src/device_array.h"
@@ -140,11 +143,14 @@ static PyObject *handle_end(PyObject *object, PyObject *function)
 typedef struct target {
     pthread_mutex_t *lock; /* NULL: it needs none */
     PyObject *address;     /* a new reference */
+    wp_session_t *session; /* NULL: another kind */
 } target_t;
 
 static void unlock(const target_t *target)
 {
-    if (target->lock != NULL) {
+    if (target->session != NULL) {
+        wp_session_leave(target->session);
+    } else if (target->lock != NULL) {
         pthread_mutex_unlock(target->lock);
     }
 }
@@ -158,6 +164,7 @@ static PyObject *address_of(const void *address)
 static int enter(wp_state_t *state, PyObject *object, target_t *out)
 {
     PyTypeObject *type = Py_TYPE(object);
+    *out = (target_t){.lock = NULL};
     if (type == state->group_type) {
         wp_group_t *group = (wp_group_t *)object;
         out->lock = &group->lock;
@@ -184,8 +191,13 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
             Py_XDECREF(bytes);
         }
     } else if (type == state->plan_type) {
-        out->lock = NULL;
         out->address = address_of(((wp_plan_t *)object)->plan);
+    } else if (type == state->session_type) {
+        if (wp_session_enter((wp_session_t *)object) < 0) {
+            return -1;
+        }
+        out->session = (wp_session_t *)object;
+        out->address = address_of(out->session->session);
     } else {
         PyErr_Format(PyExc_TypeError, "expected an object of weft, not %R", type);
         return -1;
@@ -277,6 +289,41 @@ static PyObject *memory(PyObject *module, PyObject *args)
                          (unsigned long long)array->count, (int)array->dtype, kept);
 }
 
+/* (address, what keeps it). desc: the address of the tensor's weft_tensor_desc_t. */
+static PyObject *tensor(PyObject *module, PyObject *args)
+{
+    const char *what, *name;
+    unsigned long long desc;
+    wp_array_t *array;
+    PyObject *object, *kept;
+    if (!PyArg_ParseTuple(args, "OssK:_tensor", &object, &what, &name, &desc) ||
+        (kept = keeper(wp_state_of(module), object, name, WP_READ | WP_SHAPE, &array)) == NULL) {
+        return NULL;
+    }
+    if (wp_check_tensor(what, name, (const weft_tensor_desc_t *)(uintptr_t)desc, array) < 0) {
+        Py_DECREF(kept);
+        return NULL;
+    }
+    return Py_BuildValue("KN", (unsigned long long)(uintptr_t)array->data, kept);
+}
+
+/* (array, its address) */
+static PyObject *new_array(PyObject *module, PyObject *address)
+{
+    const weft_tensor_desc_t *desc = PyLong_AsVoidPtr(address);
+    wp_array_t array;
+    if (desc == NULL) {
+        return PyErr_Occurred() != NULL ? NULL : PyErr_Format(PyExc_TypeError, "_new()");
+    }
+    const wp_array_t like = {.dtype = desc->dtype};
+    if (wp_array_new(wp_state_of(module), &like, desc->rank, desc->dims, &array) < 0) {
+        return NULL;
+    }
+    PyObject *made = Py_BuildValue("OK", array.object, (unsigned long long)(uintptr_t)array.data);
+    wp_array_release(&array);
+    return made;
+}
+
 static PyObject *reduction(PyObject *module, PyObject *op)
 {
     weft_reduction_t value;
@@ -340,6 +387,8 @@ static PyMethodDef functions[] = {
     {"_checked", (PyCFunction)(void (*)(void))checked, METH_FASTCALL, NULL},
     {"_with", with, METH_VARARGS, NULL},
     {"_memory", memory, METH_VARARGS, NULL},
+    {"_tensor", tensor, METH_VARARGS, NULL},
+    {"_new", new_array, METH_O, NULL},
     {"_reduction", reduction, METH_O, NULL},
     {"_keep", keep, METH_VARARGS, NULL},
     {"_dtype", dtype, METH_O, NULL},

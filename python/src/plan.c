@@ -2,39 +2,6 @@
 /* Plan: what owns a compiled graph and its registry. Its methods are in weft/plans.py. */
 #include "python/src/session.h"
 
-/* ---- what other files use, too ---- */
-PyObject *wp_path_of(PyObject *object, const char *argument)
-{
-    PyObject *path = NULL;
-    if (PyUnicode_FSConverter(object, &path)) {
-        return path;
-    }
-    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-        PyErr_Format(PyExc_TypeError, "%s must be a path, not %R", argument,
-                     (PyObject *)Py_TYPE(object));
-    }
-    return NULL;
-}
-
-int wp_dict_add(PyObject *dict, const char *key, PyObject *value)
-{
-    int status = value != NULL ? PyDict_SetItemString(dict, key, value) : -1;
-    Py_XDECREF(value);
-    return status;
-}
-
-PyObject *wp_shape_tuple(const weft_tensor_desc_t *desc)
-{
-    PyObject *shape = PyTuple_New((Py_ssize_t)desc->rank);
-    for (uint32_t d = 0; shape != NULL && d < desc->rank; d++) {
-        PyObject *dim = PyLong_FromLongLong(desc->dims[d]);
-        if (dim == NULL || PyTuple_SetItem(shape, (Py_ssize_t)d, dim) < 0) { /* takes dim over */
-            Py_CLEAR(shape);
-        }
-    }
-    return shape;
-}
-
 /* _plan(address, registry's or 0): a Plan that takes them over. */
 static PyObject *plan_new(PyObject *module, PyObject *args)
 {

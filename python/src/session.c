@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Session: a plan bound to a context. How it comes, is locked and goes; the rest is in session_*.c.
- */
+/* Session: a plan bound to a context. How it comes, is locked and goes; the rest is in session_*.c
+ * and weft/sessions.py. */
 #include "python/src/session.h"
 
 #include <errno.h>
@@ -115,6 +115,18 @@ wp_binding_t *wp_binding_find(wp_binding_t *bindings, size_t count, PyObject *na
     return NULL;
 }
 
+static PyObject *shape_tuple(const weft_tensor_desc_t *desc)
+{
+    PyObject *shape = PyTuple_New((Py_ssize_t)desc->rank);
+    for (uint32_t d = 0; shape != NULL && d < desc->rank; d++) {
+        PyObject *dim = PyLong_FromLongLong(desc->dims[d]);
+        if (dim == NULL || PyTuple_SetItem(shape, (Py_ssize_t)d, dim) < 0) { /* takes dim over */
+            Py_CLEAR(shape);
+        }
+    }
+    return shape;
+}
+
 /* tensor.new_empty(shape, dtype=): of the device and kind of tensor. */
 static PyObject *new_tensor(wp_state_t *state, PyObject *tensor, const weft_tensor_desc_t *desc)
 {
@@ -125,7 +137,7 @@ static PyObject *new_tensor(wp_state_t *state, PyObject *tensor, const weft_tens
         return NULL;
     }
     PyObject *method = PyObject_GetAttrString(tensor, "new_empty");
-    PyObject *shape = method != NULL ? wp_shape_tuple(desc) : NULL;
+    PyObject *shape = method != NULL ? shape_tuple(desc) : NULL;
     PyObject *args = shape != NULL ? PyTuple_Pack(1, shape) : NULL;
     PyObject *keywords = args != NULL ? PyDict_New() : NULL;
     if (keywords != NULL && PyDict_SetItemString(keywords, "dtype", dtype) == 0) {
@@ -215,23 +227,6 @@ static int find_bindings(wp_session_t *self)
     return 0;
 }
 
-/* Running statistics and frozen parameters have no gradient. */
-static int find_gradients(wp_session_t *self)
-{
-    size_t count = weft_session_param_count(self->session);
-    self->gradients = PyMem_Calloc(count + 1, sizeof *self->gradients);
-    if (self->gradients == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (weft_session_get_gradient(self->session, i, NULL, 0) != WEFT_ERR_NOT_FOUND) {
-            self->gradients[self->gradient_count++] = i;
-        }
-    }
-    return 0;
-}
-
 /* Binds: all ranks come here. */
 static int bind(wp_session_t *self, bool trace)
 {
@@ -271,7 +266,7 @@ static int bind(wp_session_t *self, bool trace)
             self->inputs[i].memory = memory;
         }
     }
-    return find_gradients(self);
+    return 0;
 }
 
 /* A Plan, or the path of one. A new reference. */
@@ -323,7 +318,8 @@ PyObject *wp_session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
     self->context = context;
     wp_lock_init(&self->lock);
     self->has_lock = true;
-    if (find_bindings(self) < 0 || bind(self, trace != 0) < 0) {
+    self->tables = PyDict_New();
+    if (self->tables == NULL || find_bindings(self) < 0 || bind(self, trace != 0) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -345,7 +341,7 @@ void wp_session_dealloc(PyObject *object)
         Py_XDECREF(self->inputs[i].key);
     }
     PyMem_Free(self->inputs);
-    PyMem_Free(self->gradients);
+    Py_XDECREF(self->tables);
     Py_XDECREF((PyObject *)self->plan);
     Py_XDECREF((PyObject *)self->context);
     freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);

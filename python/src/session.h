@@ -11,19 +11,6 @@ typedef struct wp_plan {
     weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
 } wp_plan_t;
 
-/* A path (str, bytes, os.PathLike) as bytes, a new reference; NULL with TypeError naming argument. */
-PyObject *wp_path_of(PyObject *object, const char *argument);
-/* A dictionary's new entry: takes over value, which may be NULL (its exception is set). -1 on failure. */
-int wp_dict_add(PyObject *dict, const char *key, PyObject *value);
-/* The shape of a tensor as a tuple. */
-PyObject *wp_shape_tuple(const weft_tensor_desc_t *desc);
-
-/* ---- values.c: arguments that may be left out (NULL, None: *out stays); -1 with an exception naming them ---- */
-/* A number of at least 0. */
-int wp_value_number(PyObject *object, const char *name, double *out);
-/* An integer of at least 0. */
-int wp_value_u64(PyObject *object, const char *name, uint64_t *out);
-
 /* ---- session.c ---- */
 /* Something that goes in or comes out. name is borrowed from the plan. */
 typedef struct wp_binding {
@@ -50,9 +37,8 @@ struct wp_session {
     bool views_stay;                          /* which stays when the session goes */
     wp_binding_t *inputs, *outputs, *scalars; /* in this order, in one piece of memory */
     size_t input_count, output_count, scalar_count;
-    size_t *gradients; /* parameters that have one */
-    size_t gradient_count;
     wp_binding_t *loss, *logits; /* among outputs, or NULL */
+    PyObject *tables;            /* weft/sessions.py: what is known of tensors; owned */
     wp_holder_t holder;
 };
 
@@ -119,30 +105,9 @@ PyObject *wp_session_eval(PyObject *object, PyObject *const *args, Py_ssize_t co
 PyObject *wp_session_feed(PyObject *object, PyObject *const *args, Py_ssize_t count,
                           PyObject *keywords);
 
-/* ---- session_tensors.c: params, gradients, state, inputs, outputs, scalars ---- */
-typedef enum wp_tensors_kind {
-    WP_TENSORS_PARAMS,
-    WP_TENSORS_GRADIENTS,
-    WP_TENSORS_STATE,
-    WP_TENSORS_INPUTS,
-    WP_TENSORS_OUTPUTS,
-    WP_TENSORS_SCALARS,
-} wp_tensors_kind_t;
-PyObject *wp_tensors_new(wp_session_t *session, wp_tensors_kind_t kind);
-int wp_tensors_init(PyObject *module, wp_state_t *state);
-
 /* ---- session_view.c ---- */
 /* An array (numpy, or a memoryview) over an input's memory, which keeps the session. */
 PyObject *wp_view_new(wp_session_t *session, const wp_binding_t *input);
 int wp_view_init(PyObject *module, wp_state_t *state);
-
-/* ---- session_files.c: save, checkpoints, traces, stats ---- */
-PyObject *wp_session_save(PyObject *object, PyObject *path);
-PyObject *wp_session_save_checkpoint(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                     PyObject *keywords);
-PyObject *wp_session_load_checkpoint(PyObject *object, PyObject *path);
-PyObject *wp_session_write_trace(PyObject *object, PyObject *path);
-PyObject *wp_session_write_profile(PyObject *object, PyObject *path);
-PyObject *wp_session_stats(PyObject *object, PyObject *unused);
 
 #endif

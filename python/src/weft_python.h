@@ -59,7 +59,7 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[16]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *session_type, *tensors_type, *view_type, *handle_type, *device_array_type;
+        *plan_type, *session_type, *view_type, *handle_type, *device_array_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;      /* its world; owned */

@@ -29,6 +29,7 @@ try:
     from weft._core import __version__  # noqa: F401
     from weft.buckets import Capture, Fuser, capture  # noqa: F401
     from weft.plans import Plan, compile  # noqa: F401
+    from weft.sessions import Session  # noqa: F401
 except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
         raise

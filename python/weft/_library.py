@@ -7,6 +7,7 @@ and passes its address: an object in use by another thread waits, and one of a c
 weft._lazy import library` imports this module at its first use, as ctypes costs a millisecond.
 """
 import ctypes
+import math
 import operator
 import os
 import sys
@@ -68,6 +69,29 @@ weft_status_t weft_plan_why(const weft_plan_t *, const char *, char **)
 weft_status_t weft_plan_get_info(const weft_plan_t *, weft_plan_info_t *)
 size_t weft_plan_binding_count(const weft_plan_t *)
 weft_status_t weft_plan_get_binding(const weft_plan_t *, size_t, weft_binding_t *)
+weft_status_t weft_model_save(const weft_plan_t *, const weft_named_tensor_t *, size_t, const char *)
+int64_t weft_tensor_elem_count(const weft_tensor_desc_t *)
+size_t weft_dtype_size_bytes(weft_dtype_t)
+weft_status_t weft_session_flush(weft_session_t *)
+weft_status_t weft_session_param_digest(weft_session_t *, char *)
+weft_status_t weft_session_set_steps_done(weft_session_t *, uint64_t)
+uint32_t weft_session_micro_count(const weft_session_t *)
+weft_status_t weft_session_get_stats(const weft_session_t *, weft_session_stats_t *)
+weft_status_t weft_session_save_checkpoint(weft_session_t *, const char *, const weft_checkpoint_info_t *)
+weft_status_t weft_session_load_checkpoint(weft_session_t *, const char *, weft_checkpoint_info_t *)
+weft_status_t weft_session_write_trace(weft_session_t *, const char *)
+weft_status_t weft_session_write_profile(weft_session_t *, const char *)
+size_t weft_session_param_count(const weft_session_t *)
+weft_status_t weft_session_param_info(const weft_session_t *, size_t, const char **, weft_tensor_desc_t *)
+weft_status_t weft_session_get_param(weft_session_t *, size_t, void *, size_t)
+weft_status_t weft_session_set_param(weft_session_t *, size_t, const void *, size_t)
+weft_status_t weft_session_get_gradient(weft_session_t *, size_t, void *, size_t)
+size_t weft_session_state_count(const weft_session_t *)
+weft_status_t weft_session_state_info(const weft_session_t *, size_t, const char **, weft_tensor_desc_t *)
+weft_status_t weft_session_get_state(weft_session_t *, size_t, void *, size_t)
+weft_status_t weft_session_set_state(weft_session_t *, size_t, const void *, size_t)
+weft_status_t weft_session_get_output(weft_session_t *, const char *, void *, size_t, weft_tensor_desc_t *)
+weft_status_t weft_session_get_scalar(weft_session_t *, const char *, double *)
 """
 
 _STRUCTURES = """
@@ -115,6 +139,12 @@ weft_plan_info_t: size_t struct_size, char *model_name, uint32_t world_size, int
     weights_digest[65], int kind, uint32_t accumulate global_micro_batches, int shard_optimizer decouple,
     double clip_norm, int split_batch rank_weights has_eval, int64_t batch_ranks, int bits, char *device
 weft_binding_t: size_t struct_size, char *name, int role, weft_tensor_desc_t desc, double default_value
+weft_named_tensor_t: char *name, weft_tensor_desc_t desc
+weft_session_stats_t: size_t struct_size, uint64_t steps, double step_ms_p50 step_ms_mean compute_ms_p50 comm_ms_p50
+    exposed_comm_ms_p50 overlap_fraction, int inline_progress, uint64_t arena_bytes scratch_bytes fusion_copied_bytes,
+    char *kernels, uint64_t timeline_first_step timeline_last_step
+weft_checkpoint_info_t: size_t struct_size, uint64_t seed epoch sample sample_count, double lr, uint64_t step
+    global_batch, uint32_t world_size, char optimizer[32], uint32_t tensor_count
 """
 
 OK, IN_PROGRESS, AGAIN, ERR_ABORTED = 0, 1, 2, -10
@@ -242,6 +272,17 @@ def integer(value, name, most, least=0):
     if not least <= value <= most:
         raise ValueError(f"{name}: {value} is out of range: must be between {least} and {most}")
     return value
+
+
+def number(value, name):
+    """value as a finite float of at least 0; None: 0."""
+    try:
+        number = 0.0 if value is None else ctypes.c_double(value).value  # which accepts no text
+    except TypeError:
+        raise TypeError(f"{name} must be a number, not {type(value)}") from None
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name}: invalid value {value!r}: must be a number of at least 0")
+    return number
 
 
 def text(value, name):

@@ -8,7 +8,7 @@ from weft._lazy import library, part_of
 # weft_option_type_t: how a value gets into weft_compile_params_t. Types that are not here go as an integer.
 _FLAG, _BYTES, _REAL, _TEXT, _PATH, _SHAPES, _OPS, _PLUGINS = 0, 3, 4, 5, 6, 7, 9, 10
 _REPORTED, _LIST = 64, 128  # WEFT_OPTION_FLAG_
-_INDENT, _COLUMNS = 24, 100
+_INDENT, _WIDTH = 24, 76
 _INTRO = """Compiles an ONNX model into a Plan: a model with a loss into one that trains it on all ranks, with infer
 any model into one that runs it. Not collective: ranks may each compile, and get the same plan from the
 same arguments, or one compiles and saves. Arguments are those of the command `weft compile`:
@@ -25,11 +25,10 @@ argument are named)."""
 def _described(name, help):
     """An argument's lines of the docstring."""
     lines = [name.ljust(_INDENT)]
-    for word in help.split(" "):
-        if len(lines[-1]) > _INDENT and len(lines[-1]) + 1 + len(word) > _COLUMNS:
-            lines.append(" " * _INDENT)
-        lines[-1] += " " * (len(lines[-1]) > _INDENT) + word
-    return "\n".join(lines) + "\n"
+    while (end := help.rfind(" ", 0, _WIDTH + 1) if len(help) > _WIDTH else -1) > 0:
+        lines += [help[:end], "\n" + " " * _INDENT]
+        help = help[end + 1:]
+    return "".join(lines) + help + "\n"
 
 
 def _define():
@@ -243,9 +242,7 @@ class Plan:
     def bindings(self):
         """What goes in and comes out, a new list of dicts: name, role ('input', 'label', 'scalar', 'loss', 'logits',
         'output'), dtype, shape (per rank), and of scalars default. Inputs are in the order of Session.step()."""
-        return [_binding(library.filled(self, lambda plan, out: library.weft_plan_get_binding(plan, i, out),
-                                        library.weft_binding_t))
-                for i in range(_core._with(self, library.weft_plan_binding_count))]
+        return [_described_binding(binding) for binding in _bindings(self)]
 
     @property
     def world(self):
@@ -263,7 +260,12 @@ class Plan:
                 f"batch {info['batch']}, digest {info['structure_digest'][:16]}>")
 
 
-def _binding(binding):
+def _bindings(plan):
+    return [library.filled(plan, lambda address, out: library.weft_plan_get_binding(address, i, out),
+                           library.weft_binding_t) for i in range(_core._with(plan, library.weft_plan_binding_count))]
+
+
+def _described_binding(binding):
     role = ("", "input", "label", "scalar", "loss", "logits", "output")[binding.role]
     found = dict(name=binding.name.decode(), role=role, **library.described(binding.desc))
     return {**found, "default": binding.default_value} if role == "scalar" else found

@@ -29,20 +29,5 @@ static PyMethodDef functions[] = {
 int wp_fork_init(PyObject *module, wp_state_t *state)
 {
     (void)state;
-    if (PyModule_AddFunctions(module, functions) < 0) {
-        return -1;
-    }
-    PyObject *os = PyImport_ImportModule("os");
-    PyObject *enlist = os != NULL ? PyObject_GetAttrString(os, "register_at_fork") : NULL;
-    PyObject *function = enlist != NULL ? PyObject_GetAttrString(module, "_after_fork") : NULL;
-    PyObject *named = function != NULL ? Py_BuildValue("{s:O}", "after_in_child", function) : NULL;
-    PyObject *none = named != NULL ? PyTuple_New(0) : NULL;
-    PyObject *done = none != NULL ? PyObject_Call(enlist, none, named) : NULL;
-    Py_XDECREF(done);
-    Py_XDECREF(none);
-    Py_XDECREF(named);
-    Py_XDECREF(function);
-    Py_XDECREF(enlist);
-    Py_XDECREF(os);
-    return done != NULL ? 0 : -1;
+    return PyModule_AddFunctions(module, functions);
 }

@@ -3,14 +3,15 @@
  * What the Python files that call the C library themselves (weft/_library.py) need from here:
  *
  *   _checked(status, ..)       errcheck of ctypes: a status to an exception
- *   _with(object, function)    function(address, ..) of a plan, or under the lock of a group, stream,
- *                              session or handle
+ *   _with(object, function)    function(address, ..) of a plan or context, or under the lock of a
+ *                              group, stream, session or handle
  *   _Handle(where, address)    an object of the library that must end before its context
  *   _memory(array, ..)         address, elements and type, and what keeps them
  *   _tensor(array, ..)         the same of one that has the type and shape of a tensor
  *   _new(tensor)               a new array for a tensor
  *   _keep(group, list)         what calls on a group that is captured use goes into list
  */
+#include "python/src/context.h"
 #include "python/src/device_array.h"
 #include "python/src/session.h"
 #include "python/src/stream.h"
@@ -141,9 +142,10 @@ static PyObject *handle_end(PyObject *object, PyObject *function)
 
 /* ---- function(address, ..) under a lock ---- */
 typedef struct target {
-    pthread_mutex_t *lock; /* NULL: it needs none */
-    PyObject *address;     /* a new reference */
-    wp_session_t *session; /* NULL: another kind */
+    pthread_mutex_t *lock;   /* NULL: it needs none */
+    PyObject *address;       /* a new reference */
+    wp_session_t *session;   /* NULL: another kind */
+    weft_context_t *context; /* retained: another thread may close it; NULL: another kind */
 } target_t;
 
 static void unlock(const target_t *target)
@@ -153,6 +155,7 @@ static void unlock(const target_t *target)
     } else if (target->lock != NULL) {
         pthread_mutex_unlock(target->lock);
     }
+    wp_context_release(target->context);
 }
 
 static PyObject *address_of(const void *address)
@@ -192,6 +195,14 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
         }
     } else if (type == state->plan_type) {
         out->address = address_of(((wp_plan_t *)object)->plan);
+    } else if (type == state->context_type) {
+        weft_context_t *context = wp_context_open((wp_context_t *)object);
+        if (context == NULL) {
+            return -1;
+        }
+        weft_context_retain(context);
+        out->context = context;
+        out->address = address_of(context);
     } else if (type == state->session_type) {
         if (wp_session_enter((wp_session_t *)object) < 0) {
             return -1;

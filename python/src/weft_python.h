@@ -33,6 +33,7 @@
 #include <weft/weft.h>
 
 #define WP_MAX_DIMS 8
+#define WP_ERRORS 16
 
 /* ---- module.c ---- */
 typedef struct wp_context wp_context_t;
@@ -57,7 +58,7 @@ typedef struct wp_numpy {
 } wp_numpy_t;
 
 typedef struct wp_state {
-    PyObject *errors[16]; /* exception types by -status (errors.c); [0] is WeftError */
+    PyObject *errors[WP_ERRORS]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
         *plan_type, *session_type, *view_type, *handle_type, *device_array_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */

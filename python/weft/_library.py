@@ -2,8 +2,8 @@
 """The C library for the Python files of this package, by ctypes: calls run without the GIL, an error is an exception.
 
 Functions and structures are declared here as in tests/abi/libweft.abi; tests/python/test_library.py compares the two.
-A function that returns a status raises for an error. _core._with runs one under the lock of a group, stream or handle
-and passes its address: an object in use by another thread waits, and one of a closed context is an error. `from
+A function that returns a status raises for an error. _core._with runs one under the lock of a group, stream, session or
+handle and passes its address: an object in use by another thread waits, and one of a closed context is an error. `from
 weft._lazy import library` imports this module at its first use, as ctypes costs a millisecond.
 """
 import ctypes
@@ -58,6 +58,14 @@ weft_status_t weft_registry_load_plugin(weft_registry_t *, const char *)
 const weft_op_def_t * weft_registry_find_op(const weft_registry_t *, const char *, const char *, int32_t)
 const char * weft_reduction_name(weft_reduction_t)
 weft_status_t weft_group_refuse(weft_group_t *, weft_status_t, const char *, weft_stream_t *)
+weft_status_t weft_context_barrier(weft_context_t *)
+weft_status_t weft_context_topology(weft_context_t *, weft_format_t, uint32_t, char **)
+weft_status_t weft_context_dump(weft_context_t *, const char *)
+weft_status_t weft_context_peer_info(const weft_context_t *, uint32_t, weft_peer_info_t *)
+weft_status_t weft_context_link_stats(const weft_context_t *, uint32_t, weft_link_stats_t *)
+uint32_t weft_context_member(const weft_context_t *, uint32_t)
+const char * weft_context_launcher(const weft_context_t *)
+uint32_t weft_context_host_count(const weft_context_t *)
 const char * weft_last_error_field(void)
 weft_status_t weft_compile_option_set(weft_compile_params_t *, const char *, const char *)
 weft_status_t weft_compile(const weft_compile_params_t *, weft_plan_t **)
@@ -122,6 +130,8 @@ weft_schedule_params_t: size_t struct_size, void *op_ns *kept *to_end, uint32_t 
     void *allocator
 weft_schedule_cost_t: uint64_t finish_ps exposed_ps peak_bytes, uint32_t in_flight
 weft_schedule_report_t: size_t struct_size, weft_schedule_cost_t given chosen, int changed
+weft_peer_info_t: size_t struct_size, uint32_t host, char host_name[64] transport[16] reason[160]
+weft_link_stats_t: size_t struct_size, uint64_t bytes_sent bytes_received messages_sent messages_received, double busy_s
 weft_tensor_desc_t: int dtype layout, uint32_t rank, int64_t dims[8], void *data
 weft_input_shape_t: char *name, uint32_t rank, int64_t dims[8]
 weft_compile_params_t: size_t struct_size, char *model_path, uint32_t world_size, int64_t batch, void *shapes,

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.Fuser and weft.capture: gradient buckets without a graph (include/weft/fuser.h, capture.h)."""
-import math
-
 from weft import _core
 from weft._lazy import library
+from weft.errors import WeftError, WeftStateError
 
 
 class Fuser:
@@ -130,7 +129,7 @@ class Capture:
 
     def __enter__(self):
         if self._handle is not None or self._kept is not None:
-            raise _core.WeftStateError("the capture has begun before: weft.capture() makes another one")
+            raise WeftStateError("the capture has begun before: weft.capture() makes another one")
 
         def begin(address, last):
             self._params.stream = last
@@ -163,7 +162,7 @@ class Capture:
         def quietly(function, *args):
             try:
                 _core._with(self._group, function, *args)
-            except _core.WeftError:
+            except WeftError:
                 pass  # the exception of the block goes on
 
         if issubclass(kind, Exception):
@@ -175,7 +174,7 @@ class Capture:
 
     def _ended(self):
         if self._handle is None:
-            raise _core.WeftStateError("the capture has not ended: use it after its block")
+            raise WeftStateError("the capture has not ended: use it after its block")
         return self._handle
 
     def launch(self, stream=None):
@@ -258,4 +257,4 @@ def _nanoseconds(seconds, most):
         raise TypeError(f"window must be a number of seconds, not {type(seconds)}")
     if not seconds >= 0:
         raise ValueError(f"window: invalid value {seconds!r}: must be a number of at least 0")
-    return most if math.isinf(seconds) else min(max(1, int(seconds * 1e9)), most)
+    return int(min(max(1, seconds * 1e9), most))

@@ -4,6 +4,7 @@ import operator
 
 from weft import _core
 from weft._lazy import library, part_of
+from weft.errors import WeftError
 
 # weft_option_type_t: how a value gets into weft_compile_params_t. Types that are not here go as an integer.
 _FLAG, _BYTES, _REAL, _TEXT, _PATH, _SHAPES, _OPS, _PLUGINS = 0, 3, 4, 5, 6, 7, 9, 10
@@ -63,7 +64,7 @@ class _Reader:
         if self.params.world_size == 0:
             if self.params.rank_model_count > 0:
                 self.params.world_size = self.params.rank_model_count
-            elif self.params.topology_path is None and _core.is_initialized():
+            elif self.params.topology_path is None and _core._default() is not None:
                 self.params.world_size = _core.get_world_size()
 
     def note(self, user, level, line):
@@ -141,7 +142,7 @@ def _naming(function, *args):
     """function(*args), whose error also names the argument that sets its field, where that has another name."""
     try:
         function(*args)
-    except _core.WeftError as error:
+    except WeftError as error:
         field = (library.weft_last_error_field() or b"").decode()
         for name, (of, *_) in _OPTIONS.items():
             if of == field and name != field:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from weft import _core
 from weft._lazy import library, part_of
+from weft.errors import WeftError, WeftNotFoundError
 from weft.plans import _bindings
 
 
@@ -96,9 +97,9 @@ def _has_gradient(session, index):
     """Running statistics and frozen parameters have none."""
     try:
         library.weft_session_get_gradient(session, index, None, 0)
-    except _core.WeftNotFoundError:
+    except WeftNotFoundError:
         return False
-    except _core.WeftError:
+    except WeftError:
         pass  # it has one, which cannot be read now
     return True
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: ordered sets of ranks that collectives run over. */
+/* Groups: ordered sets of ranks that collectives run over. How one comes and goes. */
 #include "python/src/group.h"
 
 #include <stddef.h>
@@ -136,154 +136,6 @@ void wp_group_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* The lock held, or NULL with WeftStateError. */
-weft_group_t *wp_group_open(wp_group_t *self)
-{
-    return wp_group_enter(self->context->state, self) == 0 ? self->group : NULL;
-}
-
-PyObject *wp_group_done(wp_group_t *self, PyThreadState *thread, weft_status_t status)
-{
-    pthread_mutex_unlock(&self->lock);
-    PyEval_RestoreThread(thread);
-    return status < 0 ? wp_raise(self->context->state, status) : Py_NewRef(Py_None);
-}
-
-static PyObject *group_or_none(wp_group_t *parent, weft_group_t *made)
-{
-    return made != NULL ? (PyObject *)wp_group_new(parent->context, made) : Py_NewRef(Py_None);
-}
-
-/* ---- making others ---- */
-/* Integers of 0 .. most in a sequence, on the heap (also none of them); NULL with an exception. */
-uint32_t *wp_group_numbers(PyObject *object, const char *argument, uint32_t most,
-                           uint32_t *out_count)
-{
-    PyObject *list = PySequence_List(object);
-    if (list == NULL) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-            PyErr_Format(PyExc_TypeError, "%s must be a sequence of integers, not %R", argument,
-                         (PyObject *)Py_TYPE(object));
-        }
-        return NULL;
-    }
-    Py_ssize_t count = PyList_Size(list);
-    uint32_t *values =
-        count < UINT32_MAX ? PyMem_Malloc((size_t)(count + 1) * sizeof *values) : NULL;
-    if (values == NULL) {
-        PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; values != NULL && i < count; i++) {
-        if (wp_index(PyList_GetItem(list, i), argument, most, &values[i]) < 0) {
-            PyMem_Free(values);
-            values = NULL;
-        }
-    }
-    Py_DECREF(list);
-    *out_count = (uint32_t)count;
-    return values;
-}
-
-/* Different ranks of a group of size, on the heap; NULL with an exception. */
-static uint32_t *read_ranks(PyObject *object, uint32_t size, uint32_t *out_count)
-{
-    uint32_t *ranks = wp_group_numbers(object, "ranks", size - 1, out_count);
-    if (ranks != NULL && *out_count == 0) {
-        PyErr_SetString(PyExc_ValueError, "ranks: a group needs at least one rank");
-        PyMem_Free(ranks);
-        return NULL;
-    }
-    /* More than size are not without one twice. */
-    for (uint32_t i = 0; ranks != NULL && i < *out_count; i++) {
-        for (uint32_t k = 0; k < i; k++) {
-            if (ranks[k] == ranks[i]) {
-                PyErr_Format(PyExc_ValueError, "ranks: duplicate rank %u", (unsigned)ranks[i]);
-                PyMem_Free(ranks);
-                return NULL;
-            }
-        }
-    }
-    return ranks;
-}
-
-static PyObject *new_group(PyObject *module, PyObject *const *args, Py_ssize_t count,
-                           PyObject *keywords)
-{
-    static const char *const names[] = {"ranks", "group", NULL};
-    PyObject *places[2];
-    wp_state_t *state = wp_state_of(module);
-    if (wp_parse("new_group", args, count, keywords, names, 1, 2, places) < 0) {
-        return NULL;
-    }
-    wp_group_t *parent = wp_group_of(state, places[1]);
-    if (parent == NULL) {
-        return NULL;
-    }
-    Py_INCREF((PyObject *)parent); /* what is in ranks may end the world */
-    uint32_t number = 0;
-    uint32_t *ranks = read_ranks(places[0], parent->size, &number);
-    PyObject *result = NULL;
-    weft_group_t *group = ranks != NULL ? wp_group_open(parent) : NULL, *made = NULL;
-    if (group != NULL) {
-        PyThreadState *thread = PyEval_SaveThread();
-        weft_status_t status = weft_group_create_ranks(group, ranks, number, &made);
-        pthread_mutex_unlock(&parent->lock);
-        PyEval_RestoreThread(thread);
-        result = status < 0 ? wp_raise(state, status) : group_or_none(parent, made);
-    }
-    PyMem_Free(ranks);
-    Py_DECREF((PyObject *)parent);
-    return result;
-}
-
-PyObject *wp_group_split(PyObject *object, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"color", "key", "staging_bytes", NULL};
-    wp_group_t *self = (wp_group_t *)object;
-    PyObject *color_object;
-    long long key = self->rank;
-    Py_ssize_t staging_bytes = 0;
-    weft_group_params_t params = WEFT_GROUP_PARAMS_INIT;
-    params.color = WEFT_COLOR_NONE;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|Ln:split", names, &color_object, &key,
-                                     &staging_bytes) ||
-        (color_object != Py_None &&
-         wp_index(color_object, "color", INT32_MAX, &params.color) < 0)) {
-        return NULL;
-    }
-    if (staging_bytes < 0) {
-        return PyErr_Format(PyExc_ValueError, "staging_bytes must not be negative: %zd",
-                            staging_bytes);
-    }
-    weft_group_t *made = NULL;
-    params.parent = wp_group_open(self);
-    if (params.parent == NULL) {
-        return NULL;
-    }
-    params.key = key;
-    params.staging_bytes = (uint64_t)staging_bytes;
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_group_create(weft_group_context(params.parent), &params, &made);
-    pthread_mutex_unlock(&self->lock);
-    PyEval_RestoreThread(thread);
-    return status < 0 ? wp_raise(self->context->state, status) : group_or_none(self, made);
-}
-
-PyObject *wp_group_duplicate(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    wp_group_t *self = (wp_group_t *)object;
-    weft_group_t *group = wp_group_open(self), *made = NULL;
-    if (group == NULL) {
-        return NULL;
-    }
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_group_duplicate(group, &made);
-    pthread_mutex_unlock(&self->lock);
-    PyEval_RestoreThread(thread);
-    return status < 0 ? wp_raise(self->context->state, status) : group_or_none(self, made);
-}
-
 PyObject *wp_group_destroy(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -329,6 +181,18 @@ PyObject *wp_group_refuse(PyObject *object, PyObject *message)
 }
 
 /* ---- functions ---- */
+/* _group(parent, address): a Group of parent's context, which takes the C group over. */
+static PyObject *group_of_address(PyObject *module, PyObject *args)
+{
+    unsigned long long address;
+    PyObject *parent;
+    if (!PyArg_ParseTuple(args, "O!K:_group", wp_state_of(module)->group_type, &parent, &address)) {
+        return NULL;
+    }
+    return (PyObject *)wp_group_new(((wp_group_t *)parent)->context,
+                                    (weft_group_t *)(uintptr_t)address);
+}
+
 static wp_group_t *only_group(PyObject *module, const char *function, PyObject *const *args,
                               Py_ssize_t count, PyObject *keywords)
 {
@@ -355,13 +219,7 @@ static PyObject *get_world_size(PyObject *module, PyObject *const *args, Py_ssiz
 }
 
 static PyMethodDef functions[] = {
-    {"new_group", (PyCFunction)(void (*)(void))new_group, METH_FASTCALL | METH_KEYWORDS,
-     "new_group($module, ranks, group=None)\n--\n\n"
-     "The Group of these ranks of group (None: the world), numbered in this order; None on\n"
-     "ranks that are not in it (who must not pass that on as group=, where it is the world).\n\n"
-     "Collective over group: all its ranks pass the same list. Raises ValueError (a rank\n"
-     "that there is not, or twice), WeftMismatchError when lists differ, WeftNoMemoryError\n"
-     "when too many groups are alive."},
+    {"_group", group_of_address, METH_VARARGS, NULL},
     {"get_rank", (PyCFunction)(void (*)(void))get_rank_of, METH_FASTCALL | METH_KEYWORDS,
      "get_rank($module, group=None)\n--\n\n"
      "This process's number in group (None: the world)."},

@@ -29,6 +29,7 @@ try:
     from weft._core import __version__  # noqa: F401
     from weft.buckets import Capture, Fuser, capture  # noqa: F401
     from weft.errors import *  # noqa: F401,F403
+    from weft.groups import Group, new_group  # noqa: F401
     from weft.plans import Plan, compile  # noqa: F401
     from weft.sessions import Session  # noqa: F401
     from weft.world import Context, finalize, init, is_initialized  # noqa: F401

@@ -66,6 +66,17 @@ weft_status_t weft_context_link_stats(const weft_context_t *, uint32_t, weft_lin
 uint32_t weft_context_member(const weft_context_t *, uint32_t)
 const char * weft_context_launcher(const weft_context_t *)
 uint32_t weft_context_host_count(const weft_context_t *)
+const char * weft_collective_name(weft_collective_t)
+weft_context_t * weft_group_context(const weft_group_t *)
+weft_status_t weft_group_create(weft_context_t *, const weft_group_params_t *, weft_group_t **)
+weft_status_t weft_group_create_ranks(weft_group_t *, const uint32_t *, uint32_t, weft_group_t **)
+weft_status_t weft_group_duplicate(weft_group_t *, weft_group_t **)
+uint32_t weft_group_world_rank(const weft_group_t *, uint32_t)
+weft_status_t weft_group_set_order(weft_group_t *, weft_order_t, const uint32_t *, uint32_t)
+weft_status_t weft_group_set_algorithm(weft_group_t *, weft_collective_t, const char *)
+weft_status_t weft_group_status(weft_group_t *)
+const char * weft_group_last_algorithm(const weft_group_t *)
+const char * weft_group_last_path(const weft_group_t *)
 const char * weft_last_error_field(void)
 weft_status_t weft_compile_option_set(weft_compile_params_t *, const char *, const char *)
 weft_status_t weft_compile(const weft_compile_params_t *, weft_plan_t **)
@@ -130,6 +141,7 @@ weft_schedule_params_t: size_t struct_size, void *op_ns *kept *to_end, uint32_t 
     void *allocator
 weft_schedule_cost_t: uint64_t finish_ps exposed_ps peak_bytes, uint32_t in_flight
 weft_schedule_report_t: size_t struct_size, weft_schedule_cost_t given chosen, int changed
+weft_group_params_t: size_t struct_size, void *parent, int64_t key, uint64_t staging_bytes, uint32_t color
 weft_peer_info_t: size_t struct_size, uint32_t host, char host_name[64] transport[16] reason[160]
 weft_link_stats_t: size_t struct_size, uint64_t bytes_sent bytes_received messages_sent messages_received, double busy_s
 weft_tensor_desc_t: int dtype layout, uint32_t rank, int64_t dims[8], void *data

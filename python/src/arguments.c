@@ -4,13 +4,6 @@
 
 #include <string.h>
 
-int wp_arguments_init(PyObject *module, wp_state_t *state)
-{
-    (void)module;
-    (void)state;
-    return 0;
-}
-
 /* ---- words to places ---- */
 static int place_of(PyObject *keyword, const char *const *names)
 {

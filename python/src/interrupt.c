@@ -69,19 +69,3 @@ bool wp_interrupt_raise(wp_state_t *state)
     Py_DECREF(value);
     return true;
 }
-
-int wp_interrupt_init(PyObject *module, wp_state_t *state)
-{
-    (void)module;
-    PyObject *threading = PyImport_ImportModule("threading");
-    PyObject *main_thread =
-        threading != NULL ? PyObject_CallMethod(threading, "main_thread", NULL) : NULL;
-    PyObject *ident = main_thread != NULL ? PyObject_GetAttrString(main_thread, "ident") : NULL;
-    if (ident != NULL) {
-        state->main_thread = PyLong_AsUnsignedLong(ident);
-    }
-    Py_XDECREF(ident);
-    Py_XDECREF(main_thread);
-    Py_XDECREF(threading);
-    return PyErr_Occurred() != NULL ? -1 : 0;
-}

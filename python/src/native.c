@@ -163,6 +163,16 @@ static PyObject *address_of(const void *address)
     return address != NULL ? PyLong_FromVoidPtr((void *)(uintptr_t)address) : NULL;
 }
 
+static PyObject *gone(wp_state_t *state, const handle_t *handle)
+{
+    PyObject *bytes = PyUnicode_AsUTF8String(handle->what);
+    wp_raise_text(state, WEFT_ERR_STATE,
+                  "the %s is gone: it was destroyed, or its context left (weft.finalize)",
+                  bytes != NULL ? PyBytes_AsString(bytes) : "object");
+    Py_XDECREF(bytes);
+    return NULL;
+}
+
 /* Locks object, of any of the kinds. -1: an exception. */
 static int enter(wp_state_t *state, PyObject *object, target_t *out)
 {
@@ -175,24 +185,21 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
             return -1;
         }
         out->address = address_of(group->group);
-    } else if (type == state->stream_type || type == state->handle_type) {
+    } else if (type == state->stream_type) {
         wp_stream_t *stream = (wp_stream_t *)object;
-        handle_t *handle = (handle_t *)object;
-        bool is_stream = type == state->stream_type;
-        out->lock = is_stream ? &stream->lock : &handle->lock;
+        out->lock = &stream->lock;
         if (wp_lock(state, out->lock) < 0) {
             return -1;
         }
-        out->address = is_stream ? address_of(stream->stream) : Py_XNewRef(handle->address);
-        if (out->address == NULL && PyErr_Occurred() == NULL && is_stream) {
-            wp_stream_closed(state);
-        } else if (out->address == NULL && PyErr_Occurred() == NULL) {
-            PyObject *bytes = PyUnicode_AsUTF8String(handle->what);
-            wp_raise_text(state, WEFT_ERR_STATE,
-                          "the %s is gone: it was destroyed, or its context left (weft.finalize)",
-                          bytes != NULL ? PyBytes_AsString(bytes) : "object");
-            Py_XDECREF(bytes);
+        out->address =
+            stream->stream != NULL ? address_of(stream->stream) : wp_stream_closed(state);
+    } else if (type == state->handle_type) {
+        handle_t *handle = (handle_t *)object;
+        out->lock = &handle->lock;
+        if (wp_lock(state, out->lock) < 0) {
+            return -1;
         }
+        out->address = handle->address != NULL ? Py_NewRef(handle->address) : gone(state, handle);
     } else if (type == state->plan_type) {
         out->address = address_of(((wp_plan_t *)object)->plan);
     } else if (type == state->context_type) {

@@ -83,14 +83,11 @@ PyObject *wp_type_no_new(PyTypeObject *type, PyObject *args, PyObject *words);
 
 /* Each file adds its types and functions: 0, or -1 with an exception set. */
 int wp_errors_init(PyObject *module, wp_state_t *state);
-int wp_arguments_init(PyObject *module, wp_state_t *state);
 int wp_arrays_init(PyObject *module, wp_state_t *state);
 int wp_memory_init(PyObject *module, wp_state_t *state);
 int wp_context_init(PyObject *module, wp_state_t *state);
 int wp_group_init(PyObject *module, wp_state_t *state);
 int wp_collectives_init(PyObject *module, wp_state_t *state);
-int wp_interrupt_init(PyObject *module, wp_state_t *state);
-int wp_fork_init(PyObject *module, wp_state_t *state);
 int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
@@ -204,7 +201,7 @@ typedef struct wp_holder {
     struct wp_holder *next, **link; /* link NULL: in no list */
     void (*leave)(struct wp_holder *);
     bool first;            /* a stream: goes before the others */
-    pthread_mutex_t *lock; /* NULL, or its lock, which is open in a forked child (fork.c) */
+    pthread_mutex_t *lock; /* NULL, or its lock, which is open in a forked child (world.c) */
 } wp_holder_t;
 void wp_context_hold(wp_context_t *context, wp_holder_t *holder, void (*leave)(wp_holder_t *));
 /* Fine when it is in no list. */

@@ -43,9 +43,28 @@ static PyObject *contexts(PyObject *module, PyObject *exiting)
     return list;
 }
 
+/* _main_thread(ident): of this process, at its start or as a forked child. The C library refuses to
+ * work in children; what they inherit of this module must let it say so: locks that were held by
+ * threads which are not here any more are open. */
+static PyObject *main_thread(PyObject *module, PyObject *ident)
+{
+    wp_state_t *state = wp_state_of(module);
+    state->main_thread = PyLong_AsUnsignedLong(ident);
+    Py_CLEAR(state->interrupt);
+    for (wp_context_t *context = state->contexts; context != NULL; context = context->next) {
+        for (wp_holder_t *holder = context->holders; holder != NULL; holder = holder->next) {
+            if (holder->lock != NULL) {
+                wp_lock_init(holder->lock);
+            }
+        }
+    }
+    return PyErr_Occurred() != NULL ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef functions[] = {
     {"_default", (PyCFunction)(void (*)(void))default_context, METH_FASTCALL, NULL},
     {"_contexts", contexts, METH_O, NULL},
+    {"_main_thread", main_thread, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

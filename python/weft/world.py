@@ -138,4 +138,5 @@ def _ended_by(rank, value):
 # without it they have until their time-out.
 getattr(threading, "_register_atexit", lambda *args: None)(_end, False)
 atexit.register(_end, True)
-os.register_at_fork(after_in_child=_core._after_fork)
+_core._main_thread(threading.main_thread().ident)  # where signals' handlers run
+os.register_at_fork(after_in_child=lambda: _core._main_thread(threading.get_ident()))

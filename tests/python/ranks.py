@@ -454,3 +454,13 @@ class RankCase(unittest.TestCase):
             wrong = cls._worlds.pop(key).close()
             if wrong:
                 raise AssertionError("\n".join(wrong))
+
+
+class TorchRankCase(RankCase):
+    """A RankCase whose ranks are those of a process group of torch."""
+
+    @classmethod
+    def set_up_ranks(cls):
+        import datetime
+        import torch.distributed as dist
+        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))

@@ -27,12 +27,8 @@ REDUCTIONS = {
 }
 
 
-class TorchCase(ranks.RankCase):
+class TorchCase(ranks.TorchRankCase):
     """Ranks with the default process group on Weft, found by way of weft's own world."""
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://")
 
     def parts(self, shape, dtype=torch.float32, seed=0):
         """(ranks, *shape): what each rank gives; the same everywhere."""

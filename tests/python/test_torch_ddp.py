@@ -63,14 +63,14 @@ class Data(torch.utils.data.Dataset):
         return torch.full((20,), index / 40.0), torch.tensor([float(index % 3)])
 
 
-class Training(ranks.RankCase):
+class Training(ranks.TorchRankCase):
     RANKS = 2
     ENV = {"GLOO_SOCKET_IFNAME": "lo"}
     TIMEOUT = 600
 
     @classmethod
     def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://")
+        super().set_up_ranks()
         cls.gloo = dist.new_group([0, 1], backend="gloo")
 
     def train(self, group=None, hook=None, state=None, model=None, steps=STEPS, **options):

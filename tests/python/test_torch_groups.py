@@ -125,12 +125,8 @@ class Meetings(ranks.RankCase):
         self.meet()
 
 
-class Groups(ranks.RankCase):
+class Groups(ranks.TorchRankCase):
     RANKS = 4
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://")
 
     def test_what_it_is(self):
         self.assertTrue(dist.is_initialized())
@@ -201,12 +197,8 @@ class Groups(ranks.RankCase):
         dist.destroy_process_group(group)
 
 
-class Wrong(ranks.RankCase):
+class Wrong(ranks.TorchRankCase):
     RANKS = 2
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
 
     def test_in_itself(self):
         """The caller gets it at once, and the group goes on."""
@@ -310,13 +302,9 @@ class Wrong(ranks.RankCase):
             weft.all_reduce_(torch.ones(1), group=native)
 
 
-class Survivors(ranks.RankCase):
+class Survivors(ranks.TorchRankCase):
     """The ranks that are left go on, also without the rank that has torch's store."""
     RANKS = 4
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
 
     def lose(self, dead, group=None):
         self.meet()

@@ -112,13 +112,9 @@ class Mutations(unittest.TestCase):
 
 
 @unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")
-class Compiled(ranks.RankCase):
+class Compiled(ranks.TorchRankCase):
     RANKS = 2
     INIT = False
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://")
 
     def batch(self, step):
         return torch.randn(4, 32, generator=torch.Generator().manual_seed(10 * step + self.rank))
@@ -249,14 +245,10 @@ class Compiled(ranks.RankCase):
 
 
 @unittest.skipUnless(NEW, f"torch {torch.__version__} is older than 2.15")
-class Sharded(ranks.RankCase):
+class Sharded(ranks.TorchRankCase):
     """Modules by fully_shard, with shards that are uneven, empty, and shared."""
     RANKS = (2, 3)
     INIT = False
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://")
 
     def net(self):
         torch.manual_seed(5)

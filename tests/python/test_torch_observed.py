@@ -16,13 +16,9 @@ HAS_BACKEND = ProcessGroupWeft.backend_class is not None
 needs_backend = unittest.skipUnless(HAS_BACKEND, "this torch has no backends that are written in Python")
 
 
-class Everything(ranks.RankCase):
+class Everything(ranks.TorchRankCase):
     """What goes by way of torch while somebody looks has the results that it has otherwise."""
     RANKS = 2
-
-    @classmethod
-    def set_up_ranks(cls):
-        dist.init_process_group("weft", init_method="weft://", timeout=datetime.timedelta(seconds=300))
 
     def calls(self):
         """(title, the call, what it reads, what it writes, what that is then)."""

@@ -46,14 +46,25 @@ def _define():
     return made["compile"], options
 
 
+def _noted():
+    """A list, and the weft_log_fn that puts warnings into it."""
+    notes = []
+
+    def note(user, level, line):
+        if level <= 1 and len(notes) < 16:  # WEFT_LOG_LEVEL_WARN
+            notes.append(line.decode("utf-8", "replace"))
+
+    c = library.ctypes
+    return notes, c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)(note)
+
+
 class _Reader:
     """Arguments of compile() to parameters of weft_compile()."""
 
-    def __init__(self, arguments):
+    def __init__(self, arguments, files):
+        self.files = files  # an ExitStack
         self.keep = []  # what the parameters point into
-        self.notes = []
-        log = library.ctypes.CFUNCTYPE(None, library.ctypes.c_void_p, library.ctypes.c_int, library.ctypes.c_char_p)
-        self.log = log(self.note)
+        self.notes, self.log = _noted()
         self.params = library.weft_compile_params_t(
             open_batch=1, log=library.ctypes.cast(self.log, library.ctypes.c_void_p))
         self.registry = [None, None]
@@ -66,10 +77,6 @@ class _Reader:
                 self.params.world_size = self.params.rank_model_count
             elif self.params.topology_path is None and _core._default() is not None:
                 self.params.world_size = _core.get_world_size()
-
-    def note(self, user, level, line):
-        if level <= 1 and len(self.notes) < 16:  # warnings and errors
-            self.notes.append(line.decode("utf-8", "replace"))
 
     def kept(self, value):
         self.keep.append(value)
@@ -87,7 +94,7 @@ class _Reader:
             self.params.model_path = paths[0]
         elif hasattr(model, "SerializeToString"):
             from tempfile import NamedTemporaryFile
-            file = self.kept(NamedTemporaryFile())
+            file = self.files.enter_context(NamedTemporaryFile())
             file.write(model.SerializeToString())
             file.flush()
             self.params.model_path = library.path(file.name, "model")
@@ -176,12 +183,14 @@ class _Made:
 
 
 def _compile(arguments):
+    import contextlib
     import warnings
-    reader = _Reader(arguments)
-    made = _Made(*reader.registry)
-    reader.params.registry = made.registry
-    _naming(library.weft_compile, library.ctypes.byref(reader.params), library.ctypes.byref(made.plan))
-    plan = made.result()
+    with contextlib.ExitStack() as files:
+        reader = _Reader(arguments, files)
+        made = _Made(*reader.registry)
+        reader.params.registry = made.registry
+        _naming(library.weft_compile, library.ctypes.byref(reader.params), library.ctypes.byref(made.plan))
+        plan = made.result()
     for note in reader.notes:
         warnings.warn(note, UserWarning, 3)
     return plan

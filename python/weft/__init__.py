@@ -20,7 +20,7 @@ Compilers      weft.passes: Weft's passes on another compiler's graph
 
 `weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
-Most of it is C, in weft._core; the types are in __init__.pyi.
+Collectives and steps are C, in weft._core; the rest calls the C library by ctypes. The types are in __init__.pyi.
 """
 import os as _os
 

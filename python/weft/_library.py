@@ -171,19 +171,23 @@ weft_checkpoint_info_t: size_t struct_size, uint64_t seed epoch sample sample_co
 
 OK, IN_PROGRESS, AGAIN, ERR_ABORTED = 0, 1, 2, -10
 FOREVER = 2**64 - 1
-_TYPES = {"char": ctypes.c_char, "void": None, "size_t": ctypes.c_size_t, "int": ctypes.c_int, "double": ctypes.c_double,
+_TYPES = {"void": None, **{name: getattr(ctypes, f"c_{name}") for name in ("char", "size_t", "int", "double")},
           **{f"{name}_t": getattr(ctypes, f"c_{name}")
              for name in ("uint64", "int64", "uint32", "int32", "uint8", "int8")}}
-functions = {line.split("(")[0].split()[-1]: line for line in _FUNCTIONS.replace("\n    ", " ").splitlines() if line}
-structures = {line.split(":")[0]: line.split(": ")[1] for line in _STRUCTURES.replace("\n    ", " ").splitlines() if line}
+functions = {line.split("(")[0].split()[-1]: line for line in _FUNCTIONS.strip().replace("\n    ", " ").splitlines()}
+structures = dict(line.split(": ") for line in _STRUCTURES.strip().replace("\n    ", " ").splitlines())
 _library = ctypes.CDLL(_core.__file__)  # which is linked with the library
 
 
 def __getattr__(name):
     """Declares a function or a structure at its first use."""
-    if name not in functions and name not in structures:
+    if name in functions:
+        made = _function(name, functions[name])
+    elif name in structures:
+        made = _structure(name, structures[name])
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = made = _function(name, functions[name]) if name in functions else _structure(name, structures[name])
+    globals()[name] = made
     return made
 
 

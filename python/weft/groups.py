@@ -102,7 +102,8 @@ class Group:
     @property
     def ranks(self):
         """Their numbers in the world, a list."""
-        return _core._with(self, lambda group: [library.weft_group_world_rank(group, rank) for rank in range(self.size)])
+        return _core._with(self, lambda group: [library.weft_group_world_rank(group, rank)
+                                                for rank in range(self.size)])
 
     @property
     def last_algorithm(self):

@@ -266,8 +266,8 @@ class Plan:
 
     def __repr__(self):
         info = self.info
-        return (f"<weft.Plan {info['model'] or ''}: {info['kind']} on {info['world']} rank{'s' * (info['world'] != 1)}, "
-                f"batch {info['batch']}, digest {info['structure_digest'][:16]}>")
+        return (f"<weft.Plan {info['model'] or ''}: {info['kind']} on {info['world']} "
+                f"rank{'s' * (info['world'] != 1)}, batch {info['batch']}, digest {info['structure_digest'][:16]}>")
 
 
 def _bindings(plan):

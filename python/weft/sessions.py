@@ -20,8 +20,14 @@ class Tensors:
 
     def _table(self):
         """{name: (index, weft_tensor_desc_t)}, made once per session; an error if that was closed."""
-        return _core._with(self._session, lambda session: self._session._tables.get(self._kind) or
-                           self._session._tables.setdefault(self._kind, _KINDS[self._kind][0](session, self._session.plan)))
+        tables, kind = self._session._tables, self._kind
+
+        def table(session):
+            if kind not in tables:
+                tables[kind] = _KINDS[kind][0](session, self._session.plan)
+            return tables[kind]
+
+        return _core._with(self._session, table)
 
     def _find(self, name):
         found = self._table().get(name) if isinstance(name, str) else None
@@ -229,8 +235,8 @@ class Session:
         _core._with(self, library.weft_session_save_checkpoint, library.path(path, "path"), library.ctypes.byref(info))
 
     def load_checkpoint(self, path, /):
-        """Takes weights, optimizer state, scalars and the number of steps from path, which every rank reads. Collective.
-        On an error the session is what it was. Returns a dict: seed, epoch, sample, sample_count, lr, step,
+        """Takes weights, optimizer state, scalars and the number of steps from path, which every rank reads.
+        Collective. On an error the session is what it was. Returns a dict: seed, epoch, sample, sample_count, lr, step,
         global_batch, world, optimizer, tensors.
         Raises WeftFormatError (what is wrong, or which tensor does not fit), WeftNotFoundError, WeftMismatchError."""
         path = library.path(path, "path")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worlds that this process is a rank of (include/weft/context.h): init, finalize, Context, the end of the program."""
+"""The worlds that this process is a rank of (include/weft/context.h): init, finalize, Context, the program's end."""
 import atexit
 import os
 import sys
@@ -59,7 +59,8 @@ class Context:
 
     @property
     def launcher(self):
-        """What started the ranks: 'arguments', 'environment', 'torchrun', 'pmix', 'pmi-1', 'plain', 'group', 'alone'."""
+        """What started the ranks: 'arguments', 'environment', 'torchrun', 'pmix', 'pmi-1', 'plain', 'group',
+        'alone'."""
         return _core._with(self, library.weft_context_launcher).decode()
 
     @property
@@ -96,7 +97,8 @@ class Context:
         rank = library.integer(rank, "rank", self.size - 1)
 
         def of(function, structure, names):
-            return library.facts(library.filled(self, lambda context, out: function(context, rank, out), structure), names)
+            return library.facts(
+                library.filled(self, lambda context, out: function(context, rank, out), structure), names)
 
         return {**of(library.weft_context_peer_info, library.weft_peer_info_t, "host host_name transport reason"),
                 **of(library.weft_context_link_stats, library.weft_link_stats_t, "bytes_sent bytes_received busy_s")}
@@ -134,9 +136,10 @@ def _ended_by(rank, value):
         return "a rank ended by an exception"
 
 
-# First, as the interpreter waits for threads, and those may wait for other ranks. Python does not promise the function:
-# without it they have until their time-out.
-getattr(threading, "_register_atexit", lambda *args: None)(_end, False)
+try:  # first, as the interpreter waits for threads, and those may wait for other ranks
+    threading._register_atexit(_end, False)
+except (AttributeError, RuntimeError):
+    pass  # Python does not promise it: threads then have until their time-out
 atexit.register(_end, True)
 _core._main_thread(threading.main_thread().ident)  # where signals' handlers run
 os.register_at_fork(after_in_child=lambda: _core._main_thread(threading.get_ident()))

@@ -206,6 +206,8 @@ class Contexts(ranks.RankCase):
             context.peer(2)
         self.assertIn("2 ranks", context.topology())
         self.assertIn("pairs", json.loads(context.topology(json=True)))
+        with self.assertRaisesRegex(ValueError, "width: -1 is out of range"):
+            context.topology(width=-1)
         context.dump(pathlib.Path(self.dir) / f"{self.rank}.json")
         self.assertEqual(json.loads((pathlib.Path(self.dir) / f"{self.rank}.json").read_text())["rank"], self.rank)
         with self.assertRaisesRegex(ValueError, "path"):

@@ -175,6 +175,7 @@ class Wrong(Case):
             (TypeError, "clip must be a number", dict(model=MLP, world=2, clip="much")),
             (ValueError, "weight_decay: must be a number of at least 0: -1.0", dict(model=MLP, world=2, weight_decay=-1)),
             (TypeError, "bucket must be a str", dict(model=MLP, world=2, bucket=4)),
+            (ValueError, "bucket: .* has a null character", dict(model=MLP, world=2, bucket="one\0x")),
             (ValueError, "bucket: unknown policy 'zz'", dict(model=MLP, world=2, bucket="zz")),
             (ValueError, "optimizer", dict(model=MLP, world=2, optimizer="zz")),
             (ValueError, "arena_limit: must be a number of bytes such as 8, 4K or 64M: 64Q", dict(model=MLP, world=2, arena_limit="64Q")),

@@ -23,15 +23,13 @@ Compilers      weft.passes: Weft's passes on another compiler's graph
 Collectives and steps are C, in weft._core; the rest calls the C library by ctypes. The types are in __init__.pyi.
 """
 import os as _os
+from importlib import import_module as _import
 
 try:
     from weft._core import *  # noqa: F401,F403
     from weft._core import __version__  # noqa: F401
-    from weft.buckets import Capture, Fuser, capture  # noqa: F401
     from weft.errors import *  # noqa: F401,F403
     from weft.groups import Group, new_group  # noqa: F401
-    from weft.plans import Plan, compile  # noqa: F401
-    from weft.sessions import Session  # noqa: F401
     from weft.world import Context, finalize, init, is_initialized  # noqa: F401
 except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
@@ -39,6 +37,23 @@ except ModuleNotFoundError as missing:
     raise ImportError(
         f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.9; install the "
         "package (pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None
+
+
+# Imported at first use: a millisecond, which a program that only makes calls need not spend.
+del Plan, Session  # noqa: F821 of _core, without their methods in Python
+_LATER = {"Capture": "buckets", "Fuser": "buckets", "capture": "buckets", "Plan": "plans", "compile": "plans",
+          "Session": "sessions"}
+
+
+def __getattr__(name):
+    if name not in _LATER:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    globals()[name] = value = getattr(_import(f"weft.{_LATER[name]}"), name)
+    return value
+
+
+def __dir__():
+    return sorted(globals().keys() | _LATER)
 
 
 def library(name):
@@ -49,3 +64,6 @@ def library(name):
     if not _os.path.exists(path):
         raise ImportError(f"weft: {path} does not exist: install the package (pip install ./python)")
     return path
+
+
+__all__ = [name for name in __dir__() if name[0] != "_"]

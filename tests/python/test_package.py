@@ -120,9 +120,11 @@ class Interpreters(unittest.TestCase):
         self.assertEqual(done.stdout.count("weft-works"), 2)
 
     def test_what_is_not_imported_before_it_is_used(self):
-        names = ["numpy", "torch", "weft._library"]
+        names = ["numpy", "torch", "weft._library", "weft.sessions"]
         done = run(sys.executable, "-c", f"import sys, weft; print([name in sys.modules for name in {names}])")
-        self.assertEqual(done.stdout, "[False, False, False]\n", done.stderr)
+        self.assertEqual(done.stdout, f"{[False] * 4}\n", done.stderr)
+        done = run(sys.executable, "-c", "from weft import *; print(Session.save, compile.__name__, Plan.load, Fuser)")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     @unittest.skipIf(ranks.SANITIZED, "other interpreters are for the plain build")
     def test_other_interpreters(self):

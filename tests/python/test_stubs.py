@@ -82,7 +82,11 @@ WRONG = {
 
 
 def public(namespace):
-    return {name: value for name, value in vars(namespace).items()
+    if isinstance(namespace, types.ModuleType):  # which may import some at first use
+        found = {name: getattr(namespace, name) for name in dir(namespace)}
+    else:
+        found = vars(namespace)
+    return {name: value for name, value in found.items()
             if not name.startswith("_") and not isinstance(value, types.ModuleType)}
 
 

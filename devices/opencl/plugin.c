@@ -137,7 +137,7 @@ static weft_device_caps_t caps_of(cl_device_id id)
 
 static weft_status_t describe(uint32_t index, weft_device_info_t *out_info)
 {
-    cl_device_id id;
+    cl_device_id id = NULL;
     cl_platform_id platform = NULL;
     cl_ulong memory = 0;
     cl_uint units = 0;
@@ -149,8 +149,10 @@ static weft_status_t describe(uint32_t index, weft_device_info_t *out_info)
     clGetDeviceInfo(id, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
     clGetDeviceInfo(id, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof memory, &memory, NULL);
     clGetDeviceInfo(id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
-    clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof out_info->platform - 1,
-                      out_info->platform, NULL);
+    char version[1024] = ""; /* PoCL's has a list of all it was built with */
+    clGetPlatformInfo(platform, CL_PLATFORM_VERSION, sizeof version - 1, version, NULL);
+    snprintf(out_info->platform, sizeof out_info->platform, "%.*s",
+             (int)sizeof out_info->platform - 1, version);
     out_info->memory_bytes = memory;
     out_info->compute_units = units;
     out_info->caps = caps_of(id);

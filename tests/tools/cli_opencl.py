@@ -314,6 +314,7 @@ class OpenCL(Case):
         listed = json.loads(self.weft("info", "--devices", "--json", env={"WEFT_OPENCL_MEMORY": "buffer"}).stdout)
         self.assertFalse(listed["devices"][0]["peer_direct"])
         self.assertIn("host memory", listed["devices"][0]["note"])
+        self.assertIn("OpenCL", listed["devices"][0]["platform"])
 
     @NEED_DEVICES
     def test_what_is_not_there_is_refused(self):

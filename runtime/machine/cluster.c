@@ -36,8 +36,8 @@ weft_status_t wefti_cluster_add_host(wefti_cluster_t *cluster, const char *name,
                                              sizeof *cluster->hosts));
     char *copy = wefti_arena_strdup(&cluster->arena, name);
     WEFT_RETURN_IF_NO_MEMORY(copy);
-    cluster->hosts[cluster->host_count++] =
-        (wefti_topo_host_t){.name = copy, .hardware = hardware != NULL ? hardware : &unknown};
+    cluster->hosts[cluster->host_count++] = (wefti_topo_host_t){
+        .name = copy, .rack = WEFTI_TOPO_NONE, .hardware = hardware != NULL ? hardware : &unknown};
     return WEFT_OK;
 }
 

@@ -18,6 +18,7 @@
 #define WEFTI_TOPO_MAX_CORES 65536u /* of a host */
 #define WEFTI_TOPO_MAX_CPUS 262144u /* and numbers of its processors */
 #define WEFTI_TOPO_MAX_DEVICES 1024u
+#define WEFTI_TOPO_MAX_RACKS 65536u
 #define WEFTI_CPULIST_BYTES 4096u /* for wefti_cpulist_format: not cut on real machines */
 
 typedef struct wefti_topo_numa {
@@ -65,6 +66,7 @@ typedef struct wefti_hardware {
 
 typedef struct wefti_topo_host {
     const char *name;
+    uint32_t rack; /* WEFTI_TOPO_NONE: not known */
     const wefti_hardware_t *hardware;
     uint32_t rank_count;
     uint32_t *ranks; /* growing */
@@ -86,6 +88,22 @@ typedef struct wefti_topo_link {
     uint32_t rails;      /* interfaces of a host that work side by side; at least 1 */
 } wefti_topo_link_t;
 
+/* The parts of a cluster that have links of their own, from the inside out. */
+typedef enum wefti_topo_level {
+    WEFTI_TOPO_L3 = 0,     /* cores that share a level 3 cache */
+    WEFTI_TOPO_NUMA = 1,   /* cores of a NUMA node */
+    WEFTI_TOPO_SOCKET = 2, /* cores of a socket */
+    WEFTI_TOPO_HOST = 3,
+    WEFTI_TOPO_RACK = 4,
+    WEFTI_TOPO_LEVELS = 5,
+} wefti_topo_level_t;
+
+/* Two ranks whose innermost common part is of a level are latency_ns apart. All ranks of the part
+ * together move bits_per_s across it; of a rack: through its uplink, in each direction. */
+typedef struct wefti_topo_cost {
+    uint64_t bits_per_s, latency_ns; /* 0: nobody knows */
+} wefti_topo_cost_t;
+
 typedef struct wefti_cluster {
     wefti_arena_t arena;
     const char *name;
@@ -94,6 +112,7 @@ typedef struct wefti_cluster {
     wefti_topo_host_t *hosts; /* [host_capacity]; all else is in the arena */
     wefti_topo_rank_t *ranks;
     wefti_topo_link_t *links;
+    wefti_topo_cost_t levels[WEFTI_TOPO_LEVELS];
 } wefti_cluster_t;
 
 /* Allocates nothing yet. */

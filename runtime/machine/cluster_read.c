@@ -142,7 +142,14 @@ static weft_status_t add_host(reader_t *reader, const wefti_json_node_t *node)
         return wefti_error(WEFT_ERR_FORMAT, "host %u: key 'name': expected 1 to 63 characters",
                            index);
     }
-    return wefti_cluster_add_host(reader->cluster, text, hardware);
+    WEFT_RETURN_IF_ERROR(wefti_cluster_add_host(reader->cluster, text, hardware));
+    const wefti_json_node_t *rack = wefti_json_get(reader->tree, node, "rack");
+    if (rack != NULL &&
+        !wefti_json_whole(rack, WEFTI_TOPO_MAX_RACKS - 1, &reader->cluster->hosts[index].rack)) {
+        return wefti_error(WEFT_ERR_FORMAT, "host %u: key 'rack': expected a number from 0 to %u",
+                           index, WEFTI_TOPO_MAX_RACKS - 1);
+    }
+    return WEFT_OK;
 }
 
 /* Who runs where. Hosts without ranks are good as long as no host has any. */
@@ -278,6 +285,28 @@ static weft_status_t read_links(reader_t *reader, const wefti_json_node_t *top)
     return WEFT_OK;
 }
 
+static weft_status_t read_levels(reader_t *reader, const wefti_json_node_t *top)
+{
+    const wefti_json_node_t *levels = wefti_json_get(reader->tree, top, "levels");
+    if (levels != NULL && levels->kind != WEFTI_JSON_OBJECT) {
+        return wefti_error(WEFT_ERR_FORMAT, "key 'levels': expected an object");
+    }
+    for (uint32_t i = 0; levels != NULL && i < WEFTI_TOPO_LEVELS; i++) {
+        const wefti_json_node_t *level = wefti_json_get(reader->tree, levels, wefti_level_names[i]);
+        if (level == NULL) {
+            continue;
+        }
+        weft_status_t status = level->kind == WEFTI_JSON_OBJECT
+                                   ? wefti_fields_read(reader->tree, level, wefti_cost_fields, NULL,
+                                                       &reader->cluster->levels[i])
+                                   : wefti_error(WEFT_ERR_FORMAT, "expected an object");
+        if (status < 0) {
+            return wefti_error_prefix(status, "levels: %s", wefti_level_names[i]);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status_t read_cluster(reader_t *reader)
 {
     wefti_cluster_t *cluster = reader->cluster;
@@ -311,6 +340,7 @@ static weft_status_t read_cluster(reader_t *reader)
             return wefti_error_prefix(status, "host %u", h);
         }
     }
+    WEFT_RETURN_IF_ERROR(read_levels(reader, top));
     return read_links(reader, top);
 }
 

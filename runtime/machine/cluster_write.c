@@ -12,6 +12,14 @@ const wefti_field_t wefti_link_fields[] = {
     {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
 };
 
+const wefti_field_t wefti_cost_fields[] = {
+    {"gbit_per_s", WEFTI_FIELD_SIZE, offsetof(wefti_topo_cost_t, bits_per_s), 1e6, 1e9},
+    {"latency_us", WEFTI_FIELD_SIZE, offsetof(wefti_topo_cost_t, latency_ns), 1e9, 1e3},
+    {NULL, WEFTI_FIELD_TEXT, 0, 0, 1},
+};
+
+const char *const wefti_level_names[WEFTI_TOPO_LEVELS] = {"l3", "numa", "socket", "host", "rack"};
+
 /* The ranks, in short if they follow those of the hosts before; then what they are bound to. */
 static void write_ranks(wefti_json_t *json, const wefti_cluster_t *cluster, uint32_t index,
                         uint32_t before)
@@ -85,6 +93,21 @@ static void write_links(wefti_json_t *json, const wefti_cluster_t *cluster)
     }
 }
 
+static void write_levels(wefti_json_t *json, const wefti_cluster_t *cluster)
+{
+    static const wefti_topo_cost_t unknown[WEFTI_TOPO_LEVELS];
+    if (memcmp(cluster->levels, unknown, sizeof unknown) == 0) {
+        return;
+    }
+    wefti_json_begin_object(json, "levels");
+    for (uint32_t i = 0; i < WEFTI_TOPO_LEVELS; i++) {
+        wefti_json_begin_object(json, wefti_level_names[i]);
+        wefti_fields_write(json, wefti_cost_fields, &cluster->levels[i]);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_object(json);
+}
+
 /* The first host with the same hardware; itself if there is none, or if its name is ambiguous. */
 static uint32_t like_which(const wefti_cluster_t *cluster, uint32_t index, bool names)
 {
@@ -116,6 +139,9 @@ static void write_hosts(wefti_json_t *json, const wefti_cluster_t *cluster, bool
             write_ranks(json, cluster, h, before);
         }
         before += host->rank_count;
+        if (host->rack != WEFTI_TOPO_NONE) {
+            wefti_json_int(json, "rack", host->rack);
+        }
         if (like == h) {
             wefti_hardware_write(json, host->hardware, names);
         } else if (names) {
@@ -136,6 +162,7 @@ void wefti_cluster_write(const wefti_cluster_t *cluster, wefti_json_t *json)
     }
     write_hosts(json, cluster, true);
     write_links(json, cluster);
+    write_levels(json, cluster);
 }
 
 weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest)
@@ -147,6 +174,7 @@ weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_
     wefti_json_begin_object(&json, NULL);
     write_hosts(&json, cluster, false);
     write_links(&json, cluster);
+    write_levels(&json, cluster);
     wefti_json_end_object(&json);
     weft_status_t status =
         text.failed ? WEFT_ERR_NO_MEMORY : wefti_digest_of(text.data, text.length, out_digest);

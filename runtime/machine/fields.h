@@ -30,7 +30,9 @@ void wefti_fields_write(wefti_json_t *json, const wefti_field_t *fields, const v
 /* A whole number from 0 to most? */
 bool wefti_json_whole(const wefti_json_node_t *node, uint32_t most, uint32_t *out);
 
-extern const wefti_field_t wefti_link_fields[]; /* cluster_write.c */
+/* cluster_write.c */
+extern const wefti_field_t wefti_link_fields[], wefti_cost_fields[];
+extern const char *const wefti_level_names[WEFTI_TOPO_LEVELS];
 
 /* hardware_json.c: the members of a host's object that describe its hardware. names: the model of
  * its processors is written. */

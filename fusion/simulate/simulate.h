@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step of a plan on a described cluster, on a clock. The schedules are those that run.
+ *
+ *   cluster ---> world.c       parts (caches, NUMA nodes, hosts, NICs, racks) and their links
+ *   plan -----> step.c         kernels and collectives of all ranks, stream by stream
+ *                 |
+ *               collective.c   one collective: posts, waits and moves of classes of ranks
+ *                 |  classes.c which ranks behave alike
+ *               flows.c        moves in flight, which share the rates of links
+ */
+#ifndef WEFT_FUSION_SIMULATE_SIMULATE_H
+#define WEFT_FUSION_SIMULATE_SIMULATE_H
+
+#include "ops/cost/cost.h"
+#include "ops/plan/plan.h"
+#include "runtime/machine/cluster.h"
+
+/* Links that ranks share. A part of a host is one link; NICs and racks have one per direction. */
+typedef enum sim_kind {
+    SIM_L3 = WEFTI_TOPO_L3,
+    SIM_NUMA = WEFTI_TOPO_NUMA,
+    SIM_SOCKET = WEFTI_TOPO_SOCKET,
+    SIM_HOST = WEFTI_TOPO_HOST,
+    SIM_NIC_OUT,
+    SIM_NIC_IN,
+    SIM_RACK_UP,
+    SIM_RACK_DOWN,
+    SIM_KINDS,
+} sim_kind_t;
+
+/* What two ranks share, from the inside out. */
+typedef enum sim_distance {
+    SIM_IN_L3 = WEFTI_TOPO_L3,
+    SIM_IN_NUMA = WEFTI_TOPO_NUMA,
+    SIM_IN_SOCKET = WEFTI_TOPO_SOCKET,
+    SIM_IN_HOST = WEFTI_TOPO_HOST,
+    SIM_IN_RACK = WEFTI_TOPO_RACK,
+    SIM_APART, /* in different racks */
+    SIM_SELF,
+} sim_distance_t;
+
+typedef struct sim_world {
+    const wefti_costs_t *costs;
+    const wefti_cluster_t *cluster;
+    uint32_t ranks, hosts; /* hosts that have ranks */
+    uint32_t *host_of;     /* [rank], by their first ranks */
+    uint32_t *rail_of;     /* [rank], or NULL */
+    uint32_t *seat;        /* [rank]: its number among the ranks of its host */
+    uint32_t *stand;       /* [host]: its number among the hosts of its rack */
+    uint32_t *host_first;  /* [host]: its first rank */
+    uint32_t *host_size;   /* [host] */
+    uint32_t largest_host;
+    uint32_t *part[SIM_KINDS]; /* [rank]: which link of the kind; NIC_IN as NIC_OUT */
+    uint32_t part_count[SIM_KINDS];
+    double *rate[SIM_KINDS];         /* [part] bytes per ns; 0: not limited */
+    double *carried[SIM_KINDS];      /* [part] bytes of the step */
+    double latency_ns[SIM_SELF + 1]; /* by distance */
+    bool pair_links;                 /* some pairs of hosts have links of their own */
+    bool racks;
+    uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
+} sim_world_t;
+
+#define SIM_EXACT_RANKS 256u /* by default */
+
+/* cluster has its ranks placed, cores and NICs chosen. priced: the cost table was measured, and
+ * knows links between hosts better than the names of interfaces. */
+weft_status_t wefti_sim_world_init(sim_world_t *world, const wefti_cluster_t *cluster,
+                                   const wefti_costs_t *costs, bool priced);
+void wefti_sim_world_deinit(sim_world_t *world);
+sim_distance_t wefti_sim_distance(const sim_world_t *world, uint32_t a, uint32_t b);
+/* "nic 0 of host a, out" */
+void wefti_sim_link_name(const sim_world_t *world, sim_kind_t kind, uint32_t part, char *out,
+                         size_t bytes);
+
+/* One collective over some ranks of the world. */
+typedef struct sim_call {
+    const weft_algorithm_t *algorithm;
+    weft_algo_params_t params; /* of a group: hosts as the group numbers them */
+    wefti_counts_t counts;
+    uint32_t stride; /* groups are ranks base + i * stride, one per base */
+} sim_call_t;
+
+/* How ranks were divided. */
+typedef struct sim_division {
+    uint32_t *class_of; /* [rank of the world] */
+    uint32_t count;
+    uint32_t *first, *size; /* [class]: lowest rank; members */
+    bool exact;             /* each rank is a class */
+    bool by_place;          /* by the place in the cluster alone: schedules were not compared */
+    bool merged;            /* too many places: ranks of different places share a class */
+} sim_division_t;
+
+weft_status_t wefti_sim_divide(const sim_world_t *world, const sim_call_t *call,
+                               sim_division_t *out);
+void wefti_sim_division_deinit(sim_division_t *division);
+
+static inline uint32_t wefti_sim_group_rank(const sim_call_t *call, uint32_t rank)
+{
+    return rank / call->stride % call->params.group_size;
+}
+/* Rank of the world that is number index of rank's group. */
+static inline uint32_t wefti_sim_member(const sim_call_t *call, uint32_t rank, uint32_t index)
+{
+    return rank + (index - wefti_sim_group_rank(call, rank)) * call->stride;
+}
+/* Bytes of an operator's blocks, of the users' type. */
+double wefti_sim_block_bytes(const sim_call_t *call, const wefti_schedule_t *schedule,
+                             uint32_t first, uint32_t step, uint32_t count);
+/* Runs it: now_ns[rank of the world] is when a rank begins, and then when it ends. */
+weft_status_t wefti_sim_collective(sim_world_t *world, const sim_call_t *call,
+                                   const sim_division_t *division, double *now_ns);
+
+/* ---- moves in flight ---- */
+
+typedef struct sim_hop {
+    uint32_t link;
+    double weight; /* flows like this one on the link */
+} sim_hop_t;
+
+typedef struct sim_flow {
+    double bytes, left, most; /* most: bytes per ns of it alone; 0: not limited */
+    double rate, end_ns;
+    uint32_t hop_count;
+    sim_hop_t hops[4];
+    uint32_t owner; /* of the caller */
+} sim_flow_t;
+
+typedef struct sim_flows {
+    double *rates, *loads; /* [link] */
+    size_t link_count;
+    uint32_t *active;
+    size_t count, capacity;
+    sim_flow_t *flows;
+    bool changed;
+} sim_flows_t;
+
+weft_status_t wefti_sim_flow_begin(sim_flows_t *flows, uint32_t flow);
+/* When the next flow ends, given that nothing begins before; INFINITY: none is in flight. */
+double wefti_sim_flows_next(sim_flows_t *flows, double now_ns);
+/* Lets time pass, and calls ended for each flow that has ended by then. */
+typedef weft_status_t (*sim_ended_fn)(void *user, uint32_t flow);
+weft_status_t wefti_sim_flows_advance(sim_flows_t *flows, double from_ns, double to_ns,
+                                      sim_ended_fn ended, void *user);
+
+/* ---- a step ---- */
+
+typedef struct sim_event {
+    uint32_t stream;
+    bool collective;
+    uint32_t index;          /* kernel or collective */
+    double begin_ns, end_ns; /* first and last of all ranks */
+    double rank0_begin_ns, rank0_end_ns;
+    double exposed_ns; /* of a collective: its time in which rank 0 computes nothing */
+    const char *algorithm;
+    bool measured; /* its time is that of the cost table */
+    uint32_t classes;
+    bool by_place, exact, merged;
+} sim_event_t;
+
+typedef struct sim_step {
+    sim_event_t *events;
+    size_t count, capacity;
+    double step_ns, compute_ns, comm_ns, exposed_ns;
+    bool inline_progress;
+    uint32_t classes; /* the most of any collective */
+    bool exact;       /* every rank of every collective was simulated */
+} sim_step_t;
+
+weft_status_t wefti_sim_step(sim_world_t *world, const weft_plan_t *plan,
+                             const weft_registry_t *registry, sim_step_t *out);
+void wefti_sim_step_deinit(sim_step_t *step);
+/* The call of a collective of the plan; params point into scratch, which holds for the call. */
+typedef struct sim_scratch {
+    uint32_t *host_of, *rail_of, *order;
+} sim_scratch_t;
+weft_status_t wefti_sim_call(const sim_world_t *world, const weft_plan_t *plan,
+                             const weft_registry_t *registry,
+                             const wefti_plan_collective_t *collective, sim_scratch_t *scratch,
+                             sim_call_t *out);
+void wefti_sim_scratch_deinit(sim_scratch_t *scratch);
+/* Nanoseconds of every kernel of the plan, [kernel_count]; free with wefti_free. */
+weft_status_t wefti_sim_kernel_ns(const sim_world_t *world, const weft_plan_t *plan,
+                                  const weft_registry_t *registry, double **out_ns,
+                                  bool *out_inline);
+
+/* Files for other simulators and viewers; path is written whole or not at all. */
+weft_status_t wefti_sim_write_perfetto(const weft_plan_t *plan, const sim_step_t *step,
+                                       const char *path);
+
+#endif

@@ -161,6 +161,18 @@ static void tell_program(wefti_text_t *text, const proof_t *proof, const weft_pl
                       wefti_format_bytes(done->shared_bytes, bytes));
 }
 
+/* Ranks that no other stands for, and that were not simulated: all others run the same programs as
+ * some that were. */
+static uint32_t ranks_left_out(const wefti_plan_proof_t *proof, const weft_plan_t *plan)
+{
+    return plan->place_group == 0 ? 0 : plan->world_size - proof->simulated_ranks;
+}
+
+static bool is_complete(const proof_t *proof, const weft_plan_t *plan)
+{
+    return proof->skipped == 0 && ranks_left_out(&proof->plan, plan) == 0;
+}
+
 static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan_t *plan)
 {
     const wefti_plan_proof_t *done = &proof->plan;
@@ -182,6 +194,12 @@ static void tell_ranks(wefti_text_t *text, const proof_t *proof, const weft_plan
         "  deadlock      %" PRIu32 " rank%s, %" PRIu32
         " streams each, threads or inline: all complete, with %" PRIu64 " matched collectives\n",
         done->simulated_ranks, plural(done->simulated_ranks), plan->stream_count, done->meetings);
+    if (done->simulated_ranks < plan->world_size && ranks_left_out(done, plan) == 0) {
+        wefti_text_printf(text,
+                          "                by symmetry the other %" PRIu32
+                          " ranks: all run the same programs\n",
+                          plan->world_size - done->simulated_ranks);
+    }
 }
 
 static void tell_schedules(wefti_text_t *text, const proof_t *proof)
@@ -206,9 +224,16 @@ static void print_text(const proof_t *proof, const weft_plan_t *plan)
     tell_program(&text, proof, plan);
     tell_ranks(&text, proof, plan);
     tell_schedules(&text, proof);
+    uint32_t ranks = ranks_left_out(&proof->plan, plan);
+    if (ranks > 0) {
+        wefti_text_printf(&text, "\nnot proved: %" PRIu32 " rank%s not simulated", ranks,
+                          plural(ranks));
+    }
     if (proof->skipped > 0) {
         wefti_text_printf(&text, "\nnot proved: %" PRIu32 " schedule%s skipped\n", proof->skipped,
                           plural(proof->skipped));
+    } else if (ranks > 0) {
+        wefti_text_add(&text, "\n");
     } else {
         wefti_text_add(&text, "\nproved\n");
     }
@@ -255,6 +280,7 @@ static void add_numbers(wefti_json_t *json, const proof_t *proof, const weft_pla
     wefti_json_int(json, "gradient_bytes", (int64_t)done->bucket_bytes);
     wefti_json_int(json, "buckets", done->buckets);
     wefti_json_int(json, "ranks", done->simulated_ranks);
+    wefti_json_int(json, "ranks_left_out", ranks_left_out(done, plan));
     wefti_json_int(json, "streams", plan->stream_count);
     wefti_json_int(json, "meetings", (int64_t)done->meetings);
     add_schedules(json, proof);
@@ -265,7 +291,7 @@ static void print_json(const proof_t *proof, const weft_plan_t *plan, weft_statu
 {
     output_object_t object;
     wefti_json_t *json = wefti_output_begin(&object);
-    wefti_json_bool(json, "ok", status >= 0 && proof->skipped == 0);
+    wefti_json_bool(json, "ok", status >= 0 && is_complete(proof, plan));
     wefti_json_string(json, "error", status < 0 ? weft_last_error() : NULL);
     if (status >= 0) {
         add_numbers(json, proof, plan);
@@ -293,7 +319,7 @@ int wefti_verify_plan(const char *path, const weft_registry_t *registry, bool js
     } else if (status >= 0) {
         print_text(proof, plan);
     }
-    bool complete = proof != NULL && proof->skipped == 0;
+    bool complete = status >= 0 && is_complete(proof, plan);
     weft_plan_release(plan);
     free(proof);
     if (status == WEFT_ERR_FORMAT || status == WEFT_ERR_INVALID_ARGUMENT) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """weft verify PLAN: good plans of every kind are proved, plans broken in every way are refused."""
+import re
 import subprocess
 
 import support
@@ -111,6 +112,29 @@ class Verify(Case):
         plural = "s" if len(skipped) > 1 else ""
         text = self.weft("verify", plan, code=1).stdout
         self.assertTrue(text.endswith(f"\nnot proved: {len(skipped)} schedule{plural} skipped\n"), text)
+
+    def test_algorithms_that_were_skipped_are_not_proved(self):
+        done = self.weft("verify", "-n", 65536, "--op", "broadcast", code=1)
+        self.assertRegex(done.stdout, r"^0 cases proved .*\nnot proved: \d+ cases skipped as too large\n$")
+        found = self.weft_json("verify", "-n", 65536, "--op", "broadcast", code=1)
+        self.assertEqual((found["ok"], found["proved"]), (False, 0))
+        self.assertGreater(found["left_out"], 0)
+
+    def test_ranks_that_are_not_simulated_are_named(self):
+        """The simulation of all ranks has a limit: the same programs prove the others, other programs do not."""
+        plan = self.dir / "g.weft"
+        gpt2 = MODELS / "families" / "gpt2.onnx"
+        self.weft("compile", gpt2, "-o", plan, "--world", 65536, "--batch", 1, "--bucket", "bytes:2K")
+        done = self.weft("verify", plan, code=1).stdout
+        ranks = int(re.search(r"deadlock +(\d+) ranks", done)[1])
+        self.assertLess(ranks, 65536)
+        self.assertIn(f"by symmetry the other {65536 - ranks} ranks", done)
+        self.assertEqual(self.weft_json("verify", plan, code=1)["ranks_left_out"], 0)
+        self.weft("compile", gpt2, "-o", plan, "--world", 65536, "--batch", 2, "--pipeline", 2, "--bucket", "bytes:2K")
+        found = self.weft_json("verify", plan, code=1)
+        self.assertEqual((found["ok"], found["ranks_left_out"]), (False, 65536 - found["ranks"]))
+        self.assertIn(f"\nnot proved: {found['ranks_left_out']} ranks not simulated\n",
+                      self.weft("verify", plan, code=1).stdout)
 
     def test_no_schedules_are_built_for_a_world_that_only_the_file_claims(self):
         found = self.weft_json("verify", self.compile("mlp.onnx", "p.weft", 2048, 4), code=1)

@@ -12,9 +12,19 @@
 #include "tools/output.h"
 #include "tools/tool.h"
 
-#define BUCKETS_SHOWN 32u
+#define COLLECTIVES_SHOWN 32u
 
-enum { KEY_TOPOLOGY = 256, KEY_COSTS, KEY_EXACT, KEY_OPS, KEY_KERNELS, KEY_PERFETTO, KEY_JSON };
+enum {
+    KEY_TOPOLOGY = 256,
+    KEY_COSTS,
+    KEY_EXACT,
+    KEY_OPS,
+    KEY_KERNELS,
+    KEY_GOAL,
+    KEY_CHAKRA,
+    KEY_PERFETTO,
+    KEY_JSON
+};
 
 static const option_def_t own_options[] = {
     {KEY_TOPOLOGY, "topology", "FILE.json", "the cluster: hosts, racks, links and their costs"},
@@ -23,6 +33,9 @@ static const option_def_t own_options[] = {
      "cost table of kernels and links, written by weft tune (default: WEFT_COSTS, else default "
      "costs)"},
     {KEY_EXACT, "exact", "N", "simulate every rank of worlds of up to N ranks (default: 256)"},
+    {KEY_GOAL, "goal", "FILE.goal", "write the step as a GOAL schedule (LogGOPSim, ATLAHS)"},
+    {KEY_CHAKRA, "chakra", "PREFIX",
+     "write Chakra execution traces PREFIX.RANK.et (ASTRA-sim), one file per rank"},
     {KEY_PERFETTO, "perfetto", "FILE.json", "write the timeline for https://ui.perfetto.dev"},
     {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
@@ -36,7 +49,7 @@ const command_t wefti_simulate_command = {
     .name = "simulate",
     .brief = "predict a step of a plan on a described cluster",
     .synopsis = "PLAN.weft [--topology FILE.json] [-n N] [--costs COSTS.json] [--json]\n"
-                "PLAN.weft [--perfetto FILE]",
+                "PLAN.weft [--goal FILE] [--chakra PREFIX] [--perfetto FILE]",
     .summary =
         "Runs the schedules of a step's collectives and its kernels on a clock, event by event, "
         "for up to 65536 ranks. Each link of the topology has a latency and a rate, which the "
@@ -55,7 +68,7 @@ const command_t wefti_simulate_command = {
 
 typedef struct simulate_command {
     weft_registry_t *registry;
-    const char *topology, *costs_path, *perfetto;
+    const char *topology, *costs_path, *goal, *chakra, *perfetto;
     uint32_t ranks, exact_ranks;
     bool json;
     weft_plan_t *plan;
@@ -81,6 +94,12 @@ static int handle(void *user, int key, const char *value)
         break;
     case KEY_EXACT:
         return wefti_option_u32("simulate", "--exact", value, 1, 4096, &command->exact_ranks);
+    case KEY_GOAL:
+        command->goal = value;
+        break;
+    case KEY_CHAKRA:
+        command->chakra = value;
+        break;
     case KEY_PERFETTO:
         command->perfetto = value;
         break;
@@ -188,8 +207,8 @@ static const char *how_of(const sim_event_t *event)
 {
     return event->measured   ? "measured"
            : event->exact    ? "every rank"
+           : event->merged   ? "by place in the cluster, some places merged"
            : event->by_place ? "by place in the cluster"
-           : event->merged   ? "by class, some places merged"
                              : "by class";
 }
 
@@ -198,9 +217,9 @@ static void print_collectives(const simulate_command_t *command)
     const sim_step_t *step = &command->step;
     uint32_t shown = 0;
     puts("collectives        begin, us       end, us   exposed, us  algorithm, ranks simulated");
-    for (size_t i = 0; i < step->count && shown < BUCKETS_SHOWN; i++) {
+    for (size_t i = 0; i < step->count; i++) {
         const sim_event_t *event = &step->events[i];
-        if (!event->collective) {
+        if (!event->collective || ++shown > COLLECTIVES_SHOWN) {
             continue;
         }
         wefti_text_t name;
@@ -214,7 +233,9 @@ static void print_collectives(const simulate_command_t *command)
         }
         puts("");
         wefti_text_deinit(&name);
-        shown++;
+    }
+    if (shown > COLLECTIVES_SHOWN) {
+        printf("  and %" PRIu32 " more (--json has all)\n", shown - COLLECTIVES_SHOWN);
     }
 }
 
@@ -310,6 +331,14 @@ static void print_json(const simulate_command_t *command)
 static weft_status_t write_files(const simulate_command_t *command)
 {
     weft_status_t status = WEFT_OK;
+    if (command->goal != NULL) {
+        status =
+            wefti_sim_write_goal(&command->world, command->plan, command->registry, command->goal);
+    }
+    if (status >= 0 && command->chakra != NULL) {
+        status = wefti_sim_write_chakra(&command->world, command->plan, command->registry,
+                                        command->chakra);
+    }
     if (status >= 0 && command->perfetto != NULL) {
         status = wefti_sim_write_perfetto(command->plan, &command->step, command->perfetto);
     }

@@ -34,6 +34,11 @@ double wefti_sim_block_bytes(const sim_call_t *call, const wefti_schedule_t *sch
         return (double)count * (double)all * call->counts.elem_bytes;
     }
     uint64_t share = wefti_shard_elems(all, call->counts.elem_bytes, blocks);
+    if (step == 1) { /* side by side */
+        uint64_t begin = first * share, end = begin + count * share;
+        elems = (end < all ? end : all) - (begin < all ? begin : all);
+        return (double)elems * call->counts.elem_bytes;
+    }
     for (uint64_t i = 0; i < count; i++) {
         uint64_t begin = (first + i * step) * share;
         if (begin >= all && step > 0) {

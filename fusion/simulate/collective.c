@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/algo/table.h"
 #include "runtime/base/error.h"
 
 #define FEW_RANKS 1024u          /* of an operand or wait, to look at each */
@@ -193,9 +194,8 @@ static weft_status_t add_waiter(run_t *run, size_t at, waiter_t waiter)
     return WEFT_OK;
 }
 
-/* The last wait before the step, in its lane, that covers a rank of the group. */
-static const wefti_step_t *wait_before(const wefti_schedule_t *schedule, size_t index,
-                                       uint32_t peer)
+const wefti_step_t *wefti_sim_wait_before(const wefti_schedule_t *schedule, size_t index,
+                                          uint32_t peer)
 {
     uint32_t lane = schedule->steps[index].lane;
     while (index-- > schedule->lane_begin[lane]) {
@@ -220,7 +220,7 @@ static weft_status_t add_incoming(run_t *run, uint32_t actor, uint32_t step, uin
                      .step = step,
                      .bytes = bytes};
     WEFT_RETURN_IF_ERROR(add_crossing(run, cargo, from, own->rank));
-    const wefti_step_t *wait = wait_before(schedule, step, peer);
+    const wefti_step_t *wait = wefti_sim_wait_before(schedule, step, peer);
     if (wait == NULL) {
         return WEFT_OK; /* begins with the step */
     }
@@ -635,25 +635,66 @@ static weft_status_t merge_links(run_t *run)
     return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-static weft_status_t build_actors(run_t *run)
+void wefti_sim_schedules_deinit(sim_schedules_t *schedules)
 {
+    wefti_schedules_free(NULL, schedules->list, schedules->count);
+    wefti_free(NULL, schedules->rank_of);
+    *schedules = (sim_schedules_t){0};
+}
+
+static bool are_built(const run_t *run, const sim_schedules_t *known)
+{
+    const weft_algo_params_t *a = &known->params, *b = &run->call->params;
+    return known->list != NULL && known->algorithm == run->call->algorithm &&
+           a->group_size == b->group_size && a->root == b->root && a->in_place == b->in_place &&
+           a->order == b->order && a->order_size_count == b->order_size_count &&
+           b->order_sizes == NULL && known->stride == run->call->stride &&
+           known->count == run->division->count &&
+           memcmp(known->rank_of, run->division->first, known->count * sizeof *known->rank_of) == 0;
+}
+
+static weft_status_t build_schedules(run_t *run)
+{
+    sim_schedules_t *out = &run->world->schedules;
+    uint32_t count = run->division->count;
     uint64_t steps = 0;
-    for (uint32_t a = 0; a < run->division->count; a++) {
-        actor_t *own = &run->actors[a];
+    if (are_built(run, out)) {
+        return WEFT_OK;
+    }
+    wefti_sim_schedules_deinit(out);
+    out->algorithm = run->call->algorithm;
+    out->params = run->call->params;
+    out->stride = run->call->stride;
+    out->list = wefti_alloc(NULL, (count + 1ul) * sizeof *out->list);
+    out->rank_of = wefti_alloc(NULL, (count + 1ul) * sizeof *out->rank_of);
+    WEFT_RETURN_IF_NO_MEMORY(out->list && out->rank_of);
+    for (; out->count < count; out->count++) {
         weft_algo_params_t params = run->call->params;
-        own->rank = run->division->first[a];
-        own->owner = NOTHING;
-        params.rank = wefti_sim_group_rank(run->call, own->rank);
+        out->rank_of[out->count] = run->division->first[out->count];
+        params.rank = wefti_sim_group_rank(run->call, out->rank_of[out->count]);
         WEFT_RETURN_IF_ERROR(
-            wefti_schedule_build(run->call->algorithm, &params, NULL, &own->schedule));
-        steps += own->schedule.step_count;
+            wefti_schedule_build(run->call->algorithm, &params, NULL, &out->list[out->count]));
+        steps += out->list[out->count].step_count;
         if (steps > MOST_STEPS) {
+            out->count++;
             return wefti_error(WEFT_ERR_UNSUPPORTED,
                                "algorithm %s on %u ranks: too many steps to simulate: more than "
                                "%llu in %u classes of ranks",
                                run->call->algorithm->name, params.group_size,
-                               (unsigned long long)MOST_STEPS, run->division->count);
+                               (unsigned long long)MOST_STEPS, count);
         }
+    }
+    return WEFT_OK;
+}
+
+static weft_status_t build_actors(run_t *run)
+{
+    WEFT_RETURN_IF_ERROR(build_schedules(run));
+    for (uint32_t a = 0; a < run->division->count; a++) {
+        actor_t *own = &run->actors[a];
+        own->rank = run->division->first[a];
+        own->owner = NOTHING;
+        own->schedule = run->world->schedules.list[a]; /* which owns it */
         own->first_in = wefti_alloc(NULL, (own->schedule.step_count + 1) * sizeof *own->first_in);
         WEFT_RETURN_IF_NO_MEMORY(own->first_in);
     }
@@ -739,7 +780,6 @@ static weft_status_t finish(run_t *run, double *now_ns)
 static void deinit(run_t *run)
 {
     for (uint32_t a = 0; run->actors != NULL && a < run->division->count; a++) {
-        wefti_schedule_deinit(&run->actors[a].schedule);
         wefti_free(NULL, run->actors[a].first_in);
     }
     for (uint32_t kind = 0; kind < SIM_KINDS; kind++) {

@@ -40,6 +40,14 @@ typedef enum sim_distance {
     SIM_SELF,
 } sim_distance_t;
 
+/* Schedules of the last collective, for the next: plans have many alike. */
+typedef struct sim_schedules {
+    const weft_algorithm_t *algorithm;
+    weft_algo_params_t params; /* its pointers are not read */
+    uint32_t stride, count, *rank_of;
+    wefti_schedule_t *list; /* [count] */
+} sim_schedules_t;
+
 typedef struct sim_world {
     const wefti_costs_t *costs;
     const wefti_cluster_t *cluster;
@@ -58,6 +66,7 @@ typedef struct sim_world {
     double latency_ns[SIM_SELF + 1]; /* by distance */
     bool pair_links;                 /* some pairs of hosts have links of their own */
     bool racks;
+    sim_schedules_t schedules;
     uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
 } sim_world_t;
 
@@ -107,9 +116,14 @@ static inline uint32_t wefti_sim_member(const sim_call_t *call, uint32_t rank, u
 /* Bytes of an operator's blocks, of the users' type. */
 double wefti_sim_block_bytes(const sim_call_t *call, const wefti_schedule_t *schedule,
                              uint32_t first, uint32_t step, uint32_t count);
+void wefti_sim_schedules_deinit(sim_schedules_t *schedules);
 /* Runs it: now_ns[rank of the world] is when a rank begins, and then when it ends. */
 weft_status_t wefti_sim_collective(sim_world_t *world, const sim_call_t *call,
                                    const sim_division_t *division, double *now_ns);
+
+/* The last wait before a step, in its lane, that covers a rank of the group; or NULL. */
+const wefti_step_t *wefti_sim_wait_before(const wefti_schedule_t *schedule, size_t index,
+                                          uint32_t peer);
 
 /* ---- moves in flight ---- */
 
@@ -185,6 +199,10 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *world, const weft_plan_t *p
                                   bool *out_inline);
 
 /* Files for other simulators and viewers; path is written whole or not at all. */
+weft_status_t wefti_sim_write_goal(const sim_world_t *world, const weft_plan_t *plan,
+                                   const weft_registry_t *registry, const char *path);
+weft_status_t wefti_sim_write_chakra(const sim_world_t *world, const weft_plan_t *plan,
+                                     const weft_registry_t *registry, const char *path);
 weft_status_t wefti_sim_write_perfetto(const weft_plan_t *plan, const sim_step_t *step,
                                        const char *path);
 

@@ -227,6 +227,7 @@ void wefti_sim_world_deinit(sim_world_t *w)
         wefti_free(NULL, w->rate[kind]);
         wefti_free(NULL, w->carried[kind]);
     }
+    wefti_sim_schedules_deinit(&w->schedules);
     *w = (sim_world_t){0};
 }
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`weft simulate`: a step on described clusters, by rank and by class, and files for other simulators."""
 import json
+import re
 import unittest
 
 import trace_processor
@@ -15,6 +16,84 @@ def hosts(count, ranks, per_rack=0, **more):
     if per_rack:
         rows = [{**row, "rack": i // per_rack} for i, row in enumerate(rows)]
     return {"format": 1, "hosts": rows, "link": {"gbit_per_s": 25, "latency_us": 5}, **more}
+
+
+def read_goal(text):
+    """Operations of each rank by label: (words, labels that are required)."""
+    ranks = {}
+    for line in text.splitlines()[1:]:
+        if match := re.fullmatch(r"rank (\d+) {", line):
+            ranks[int(match[1])] = operations = {}
+        elif match := re.fullmatch(r"(l\d+): (.*)", line):
+            operations[match[1]] = (match[2].split(), [])
+        elif match := re.fullmatch(r"(l\d+) requires (l\d+)", line):
+            operations[match[1]][1].append(match[2])
+        else:
+            assert line in ("", "}"), line
+    return ranks
+
+
+def play(ranks):
+    """Runs operations as soon as they can; the bytes that were sent and received. Fails where they cannot."""
+    done, sent, received = {rank: set() for rank in ranks}, {}, 0
+    while any(len(done[rank]) < len(operations) for rank, operations in ranks.items()):
+        before = sum(map(len, done.values()))
+        for rank, operations in ranks.items():
+            for label, (words, required) in operations.items():
+                if label in done[rank] or not done[rank].issuperset(required):
+                    continue
+                if words[0] == "send":
+                    assert (rank, int(words[3]), words[5]) not in sent
+                    sent[rank, int(words[3]), words[5]] = words[1]
+                elif words[0] == "recv":
+                    key = int(words[3]), rank, words[5]
+                    if key not in sent:
+                        continue
+                    assert sent.pop(key) == words[1], key
+                    received += int(words[1][:-1])
+                done[rank].add(label)
+        assert sum(map(len, done.values())) > before, "a rank waits for ever"
+    assert not sent
+    return received
+
+
+def fields(data):
+    """(number, value) of a protobuf message: varints and bytes."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+    while at < len(data):
+        key = varint()
+        assert key & 7 in (0, 2), key
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        else:
+            length = varint()
+            yield key >> 3, data[at:at + length]
+            at += length
+
+
+def chakra_nodes(data):
+    """Nodes of a file of length-prefixed messages."""
+    at, nodes = 0, []
+    while at < len(data):
+        length, shift = 0, 0
+        while data[at] > 127:
+            length, shift, at = length | (data[at] & 127) << shift, shift + 7, at + 1
+        length, at = length | data[at] << shift, at + 1
+        nodes.append(list(fields(data[at:at + length])))
+        at += length
+    assert nodes[0] == [(1, b"0.0.4")]
+    return [dict(node) | {"deps": [value for key, value in node if key == 5],
+                          "attributes": {dict(fields(value))[1].decode(): list(fields(value))[1] for key, value in node
+                                         if key == 10}} for node in nodes[1:]]
 
 
 class Simulate(Case):
@@ -105,6 +184,33 @@ class Simulate(Case):
         again = json.loads(self.weft("topo", "--topology", topology, "--json").stdout)
         self.assertEqual([host["rack"] for host in again["hosts"]], [0, 1])
         self.assertEqual((again["levels"]["rack"]["gbit_per_s"], again["levels"]["l3"]["latency_us"]), (50, 0.5))
+
+    def test_goal_and_chakra_traces_can_be_replayed(self):
+        for world, options in ((2, ()), (3, ("--order", "any", "--algo", "all_reduce=ring")), (4, ("--shard-optimizer",)),
+                               (5, ("--algo", "all_reduce=halving-doubling"))):
+            with self.subTest(world=world, options=options):
+                plan = self.compile("lenet.onnx", "p.weft", world, 8, *options)
+                self.weft("simulate", plan, "--goal", self.dir / "x.goal", "--chakra", self.dir / "x")
+                text = (self.dir / "x.goal").read_text()
+                self.assertTrue(text.startswith(f"num_ranks {world}\n"))
+                ranks = read_goal(text)
+                self.assertEqual(sorted(ranks), list(range(world)))
+                # At the least, each rank gets the gradients of the others once: 44,426 f32 of LeNet.
+                self.assertGreater(play(ranks), 44426 * 4 * (world - 1))
+                for rank, operations in ranks.items():
+                    nodes = chakra_nodes((self.dir / f"x.{rank}.et").read_bytes())
+                    self.assertEqual(len(nodes), len(operations))
+                    for node, (label, (words, required)) in zip(nodes, operations.items()):
+                        self.assertEqual((f"l{node[1]}", node[3]), (label, {"calc": 4, "send": 5, "recv": 6}[words[0]]))
+                        self.assertEqual([f"l{number}" for number in node["deps"]], required)
+                        if words[0] != "calc":
+                            self.assertEqual(node["attributes"]["comm_size"], (9, int(words[1][:-1])))
+                            self.assertEqual(node["attributes"]["comm_tag"], (7, int(words[5])))
+                            ends = [node["attributes"][name][1] for name in ("comm_src", "comm_dst")]
+                            self.assertEqual(ends, [rank, int(words[3])][::1 if words[0] == "send" else -1])
+        self.assertIn("too many ranks", self.weft("simulate", self.compile(), "-n", 5000, "--goal", self.dir / "y",
+                                                  code=2).stderr)
+        self.assertFalse((self.dir / "y").exists())
 
     @unittest.skipIf(trace_processor.missing(), trace_processor.missing())
     def test_perfetto_reads_the_timeline(self):

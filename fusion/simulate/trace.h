@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step as nodes of ranks, for other simulators: computing, sending, receiving. */
+#ifndef WEFT_FUSION_SIMULATE_TRACE_H
+#define WEFT_FUSION_SIMULATE_TRACE_H
+
+#include "fusion/simulate/simulate.h"
+
+typedef enum sim_node_kind { SIM_CALC, SIM_SEND, SIM_RECV } sim_node_kind_t;
+
+typedef struct sim_node {
+    sim_node_kind_t kind;
+    const char *name;
+    uint64_t ns;             /* CALC */
+    uint64_t bytes;          /* SEND, RECV: at least 1 */
+    uint32_t peer, tag;      /* SEND, RECV */
+    const uint32_t *depends; /* numbers of earlier nodes of the rank */
+    uint32_t depend_count;
+} sim_node_t;
+
+/* number: of the node, from 1, on its rank. */
+typedef weft_status_t (*sim_node_fn)(void *user, uint32_t rank, uint32_t number,
+                                     const sim_node_t *node);
+/* The program "step" of all ranks. A read of another rank's memory becomes a message that its owner
+ * sends once it has posted the data; a post that is awaited without data, one of a byte. */
+weft_status_t wefti_sim_trace(const sim_world_t *world, const weft_plan_t *plan,
+                              const weft_registry_t *registry, sim_node_fn add, void *user);
+
+#endif

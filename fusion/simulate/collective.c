@@ -635,13 +635,6 @@ static weft_status_t merge_links(run_t *run)
     return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 
-void wefti_sim_schedules_deinit(sim_schedules_t *schedules)
-{
-    wefti_schedules_free(NULL, schedules->list, schedules->count);
-    wefti_free(NULL, schedules->rank_of);
-    *schedules = (sim_schedules_t){0};
-}
-
 static bool are_built(const run_t *run, const sim_schedules_t *known)
 {
     const weft_algo_params_t *a = &known->params, *b = &run->call->params;

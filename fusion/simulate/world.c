@@ -216,6 +216,13 @@ weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluste
     return WEFT_OK;
 }
 
+void wefti_sim_schedules_deinit(sim_schedules_t *schedules)
+{
+    wefti_schedules_free(NULL, schedules->list, schedules->count);
+    wefti_free(NULL, schedules->rank_of);
+    *schedules = (sim_schedules_t){0};
+}
+
 void wefti_sim_world_deinit(sim_world_t *w)
 {
     uint32_t *tables[] = {w->host_of, w->seat, w->stand, w->host_first, w->host_size, w->rail_of};

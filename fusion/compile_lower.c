@@ -243,6 +243,29 @@ static weft_status_t check_kernels(const wefti_compiler_t *c, weft_plan_t *plan)
     return status < 0 || plan->device != NULL ? status : WEFT_ERR_NO_MEMORY;
 }
 
+/* Updates by themselves: not by what a step touches in between, as the forecast of the step has
+ * them. */
+static weft_status_t predict_kernels(const wefti_compiler_t *c, weft_plan_t *plan)
+{
+    wefti_arena_t scratch;
+    weft_status_t status = WEFT_OK;
+    wefti_arena_init(&scratch, c->allocator, 0);
+    for (uint32_t i = 0; i < plan->kernel_count && status == WEFT_OK; i++) {
+        wefti_plan_kernel_t *kernel = &plan->kernels[i];
+        const weft_op_def_t *def =
+            weft_registry_find_op(c->params.registry, kernel->domain, kernel->op, kernel->version);
+        double ns = 0;
+        if (!wefti_profile_kernel_ns(&c->profile, kernel->name, &ns) && def != NULL) {
+            weft_node_desc_t desc;
+            status = wefti_plan_kernel_desc(plan, i, &scratch, &desc);
+            ns = status == WEFT_OK ? wefti_op_predict_ns(def, &desc, &c->rates) : 0;
+        }
+        kernel->predicted_ps = ns > 0 ? ns < 1e12 ? (uint64_t)(ns * 1e3) : 1000000000000000ull : 0;
+    }
+    wefti_arena_deinit(&scratch);
+    return status;
+}
+
 weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
 {
     weft_status_t status;
@@ -256,6 +279,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
     WEFT_TRY(status, check_limit(c, plan), fail);
     WEFT_TRY(status, check_kernels(c, plan), fail);
+    WEFT_TRY(status, predict_kernels(c, plan), fail);
     if (!c->params.infer) {
         WEFT_TRY(status, add_parameters(c, plan), fail);
         WEFT_TRY(status, add_recomputed(c, plan), fail);

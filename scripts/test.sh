@@ -35,7 +35,7 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   python3 python3-venv python3-numpy python3-onnx python3-setuptools python3-wheel python3-torch libopenblas0-pthread
   libonnx-testdata dataset-fashion-mnist
   openmpi-bin mpich slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
-  iproute2 procps hostname git
+  iproute2 procps hostname git chromium-headless-shell
   gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
   clang-format doxygen mmdebstrap)
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?

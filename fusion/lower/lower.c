@@ -6,6 +6,15 @@
 
 #include "runtime/base/error.h"
 
+static weft_status_t copy_cost(weft_plan_t *plan, weft_bucket_cost_t *cost)
+{
+    cost->pieces =
+        wefti_arena_memdup(&plan->arena, cost->pieces, cost->piece_count * sizeof(*cost->pieces));
+    cost->points =
+        wefti_arena_memdup(&plan->arena, cost->points, cost->point_count * sizeof(*cost->points));
+    return cost->pieces != NULL && cost->points != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+}
+
 /* The forecast lives in the compiler's arena; the plan outlives that. */
 static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_t *forecast)
 {
@@ -24,12 +33,13 @@ static weft_status_t copy_forecast(weft_plan_t *plan, const wefti_plan_forecast_
         return WEFT_ERR_NO_MEMORY;
     }
     for (uint32_t i = 0; i < forecast->gradient_count; i++) {
-        plan->forecast.gradients[i].ready_ps = forecast->gradients[i].ready_ps;
+        plan->forecast.gradients[i] = forecast->gradients[i];
         plan->forecast.gradients[i].name =
             wefti_arena_strdup(&plan->arena, forecast->gradients[i].name);
         WEFT_RETURN_IF_NO_MEMORY(plan->forecast.gradients[i].name);
     }
-    return WEFT_OK; /* rows' names are literals */
+    WEFT_RETURN_IF_ERROR(copy_cost(plan, &plan->forecast.cost));
+    return copy_cost(plan, &plan->forecast.alone); /* rows' names are literals */
 }
 
 static bool gathers(const wefti_buckets_t *buckets)

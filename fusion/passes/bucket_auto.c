@@ -277,9 +277,15 @@ weft_status_t wefti_bucket_forecast(wefti_bucketing_t *b, wefti_arena_t *arena,
     WEFT_RETURN_IF_NO_MEMORY(out_forecast->gradients);
     for (uint32_t i = 0; i < b->count; i++) {
         uint64_t ready = ready_ps(&b->candidates[i]);
-        out_forecast->gradients[out_forecast->gradient_count++] =
-            (wefti_plan_forecast_gradient_t){b->candidates[i].value, ready};
+        out_forecast->gradients[out_forecast->gradient_count++] = (wefti_plan_forecast_gradient_t){
+            b->candidates[i].value, ready, b->candidates[i].bytes, b->candidates[i].unit_bytes,
+            b->candidates[i].first_with};
         out_forecast->ready_ps = ready > out_forecast->ready_ps ? ready : out_forecast->ready_ps;
+    }
+    out_forecast->cap_bytes = b->policy->cap_bytes;
+    WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(b->cost, 1, arena, &out_forecast->cost));
+    if (b->alone != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_bucket_cost_scale(b->alone, 1, arena, &out_forecast->alone));
     }
     WEFT_RETURN_IF_ERROR(compare(b, arena, out_forecast));
     WEFT_RETURN_IF_ERROR(

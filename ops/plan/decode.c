@@ -122,6 +122,7 @@ static weft_status_t decode_kernels(weft_plan_t *plan, const Weft__Plan__Plan *m
             .version = in->version,
             .phase = in->phase,
             .place = in->place,
+            .predicted_ps = in->predicted_ps,
             .input_count = (uint32_t)in->n_inputs,
             .output_count = (uint32_t)in->n_outputs,
             .attr_count = (uint32_t)in->n_attrs,
@@ -286,6 +287,33 @@ static weft_status_t decode_recomputed(weft_plan_t *plan, const Weft__Plan__Plan
 }
 
 /* Older files have none. */
+/* Lists of unequal length, and points whose bytes do not rise, are no costs: then none are known. */
+static weft_status_t decode_cost(weft_plan_t *plan, const Weft__Plan__BucketCost *in,
+                                 weft_bucket_cost_t *out)
+{
+    if (!in || in->n_alpha_ps != in->n_beta_ps_per_kib || in->n_point_bytes != in->n_point_ps) {
+        return WEFT_OK;
+    }
+    for (size_t i = 1; i < in->n_point_bytes; i++) {
+        if (in->point_bytes[i] <= in->point_bytes[i - 1]) {
+            return WEFT_OK;
+        }
+    }
+    weft_bucket_piece_t *pieces = wefti_arena_array(&plan->arena, in->n_alpha_ps, sizeof *pieces);
+    weft_bucket_point_t *points =
+        wefti_arena_array(&plan->arena, in->n_point_bytes, sizeof *points);
+    WEFT_RETURN_IF_NO_MEMORY(pieces && points);
+    for (size_t i = 0; i < in->n_alpha_ps; i++) {
+        pieces[i] = (weft_bucket_piece_t){in->alpha_ps[i], in->beta_ps_per_kib[i]};
+    }
+    for (size_t i = 0; i < in->n_point_bytes; i++) {
+        points[i] = (weft_bucket_point_t){in->point_bytes[i], in->point_ps[i]};
+    }
+    *out =
+        (weft_bucket_cost_t){pieces, (uint32_t)in->n_alpha_ps, points, (uint32_t)in->n_point_bytes};
+    return WEFT_OK;
+}
+
 static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Forecast *in)
 {
     if (!in) {
@@ -324,10 +352,14 @@ static weft_status_t decode_forecast(weft_plan_t *plan, const Weft__Plan__Foreca
     }
     out->gradient_count = (uint32_t)in->n_gradients;
     for (uint32_t i = 0; i < out->gradient_count; i++) {
-        out->gradients[i] =
-            (wefti_plan_forecast_gradient_t){in->gradients[i]->name, in->gradients[i]->ready_ps};
+        const Weft__Plan__ForecastGradient *gradient = in->gradients[i];
+        out->gradients[i] = (wefti_plan_forecast_gradient_t){
+            gradient->name, gradient->ready_ps, gradient->bytes, gradient->unit_bytes,
+            gradient->first_with <= i ? gradient->first_with : i};
     }
-    return WEFT_OK;
+    out->cap_bytes = in->cap_bytes;
+    WEFT_RETURN_IF_ERROR(decode_cost(plan, in->cost, &out->cost));
+    return decode_cost(plan, in->alone, &out->alone);
 }
 
 static weft_status_t decode_mesh(weft_plan_t *plan, const Weft__Plan__Plan *message)

@@ -118,6 +118,7 @@ static weft_status_t encode_kernels(const weft_plan_t *plan, wefti_arena_t *aren
         out[i].version = kernel->version;
         out[i].phase = kernel->phase;
         out[i].place = kernel->place;
+        out[i].predicted_ps = kernel->predicted_ps;
         out[i].n_inputs = kernel->input_count;
         out[i].inputs = kernel->inputs;
         out[i].n_outputs = kernel->output_count;
@@ -257,6 +258,32 @@ static weft_status_t encode_bindings(const weft_plan_t *plan, wefti_arena_t *are
     return WEFT_OK;
 }
 
+static Weft__Plan__BucketCost *encode_cost(const weft_bucket_cost_t *cost, wefti_arena_t *arena)
+{
+    Weft__Plan__BucketCost *out = wefti_arena_alloc(arena, sizeof *out);
+    uint64_t *numbers = wefti_arena_array(
+        arena, 2 * ((size_t)cost->piece_count + cost->point_count), sizeof *numbers);
+    if (!out || !numbers) {
+        return NULL;
+    }
+    weft__plan__bucket_cost__init(out);
+    out->n_alpha_ps = out->n_beta_ps_per_kib = cost->piece_count;
+    out->n_point_bytes = out->n_point_ps = cost->point_count;
+    out->alpha_ps = numbers;
+    out->beta_ps_per_kib = out->alpha_ps + cost->piece_count;
+    out->point_bytes = out->beta_ps_per_kib + cost->piece_count;
+    out->point_ps = out->point_bytes + cost->point_count;
+    for (uint32_t i = 0; i < cost->piece_count; i++) {
+        out->alpha_ps[i] = cost->pieces[i].alpha_ps;
+        out->beta_ps_per_kib[i] = cost->pieces[i].beta_ps_per_kib;
+    }
+    for (uint32_t i = 0; i < cost->point_count; i++) {
+        out->point_bytes[i] = cost->points[i].bytes;
+        out->point_ps[i] = cost->points[i].ps;
+    }
+    return out;
+}
+
 static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *arena,
                                      Weft__Plan__Plan *message)
 {
@@ -302,7 +329,14 @@ static weft_status_t encode_forecast(const weft_plan_t *plan, wefti_arena_t *are
         weft__plan__forecast_gradient__init(&gradients[i]);
         gradients[i].name = text_of(forecast->gradients[i].name);
         gradients[i].ready_ps = forecast->gradients[i].ready_ps;
+        gradients[i].bytes = forecast->gradients[i].bytes;
+        gradients[i].unit_bytes = forecast->gradients[i].unit_bytes;
+        gradients[i].first_with = forecast->gradients[i].first_with;
     }
+    out->cap_bytes = forecast->cap_bytes;
+    out->cost = encode_cost(&forecast->cost, arena);
+    out->alone = encode_cost(&forecast->alone, arena);
+    WEFT_RETURN_IF_NO_MEMORY(out->cost && out->alone);
     message->forecast = out;
     return WEFT_OK;
 }

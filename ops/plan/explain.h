@@ -8,6 +8,8 @@
 
 weft_status_t wefti_plan_explain_text(const weft_plan_t *plan, wefti_text_t *out);
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out);
+/* explain_page.c: members of an open object, for a page about the plan. */
+void wefti_plan_explain_page(const weft_plan_t *plan, wefti_json_t *json);
 /* explain_forecast.c: a step with communication beside compute, or in between: which of the two
  * finish_ps and comm_ps belong to. */
 uint64_t wefti_plan_step_ps(const wefti_plan_forecast_t *forecast, uint64_t finish_ps);

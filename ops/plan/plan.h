@@ -9,6 +9,7 @@
 #ifndef WEFT_OPS_PLAN_PLAN_H
 #define WEFT_OPS_PLAN_PLAN_H
 
+#include <weft/passes.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
 
@@ -95,6 +96,7 @@ typedef struct wefti_plan_kernel {
     uint32_t *inputs, *outputs; /* buffers, WEFTI_PLAN_NONE where absent */
     weft_attr_t *attrs;
     uint32_t place; /* 0: every rank runs it; else 1 + the place of those that do (place_group) */
+    uint64_t predicted_ps; /* 0: not known */
 } wefti_plan_kernel_t;
 
 /* One way of carrying a collective out; bind takes the first that every rank can do. */
@@ -172,9 +174,12 @@ typedef struct wefti_plan_forecast_row {
     uint64_t finish_ps; /* when the last bucket is done, from the step's begin */
 } wefti_plan_forecast_row_t;
 
+/* What the planner of buckets knew of a gradient (fusion/planner.h), in the order of readiness. */
 typedef struct wefti_plan_forecast_gradient {
     const char *name; /* of its buffer */
     uint64_t ready_ps;
+    uint64_t bytes, unit_bytes; /* of its range; a cap divides it at multiples of the unit */
+    uint32_t first_with;        /* the first gradient that may share a bucket with it */
 } wefti_plan_forecast_gradient_t;
 
 typedef enum wefti_forecast_progress {
@@ -200,6 +205,8 @@ typedef struct wefti_plan_forecast {
     wefti_forecast_progress_t progress; /* how communication is predicted to run */
     wefti_plan_forecast_row_t *rows;    /* policies side by side */
     wefti_plan_forecast_gradient_t *gradients;
+    weft_bucket_cost_t cost, alone; /* of a bucket; alone: of one gradient, empty where equal */
+    uint64_t cap_bytes;             /* of a bucket; 0: none */
 } wefti_plan_forecast_t;
 
 /* A floating-point initializer of the model, or one that the exporter left out. */

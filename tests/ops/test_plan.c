@@ -271,6 +271,39 @@ static void test_plan_survives_file(void **in)
     weft_plan_release(NULL);
 }
 
+/* What the planner of buckets was given, for pages; costs that are none are left out. */
+static void test_plan_keeps_what_the_planner_was_given(void **in)
+{
+    fixture_t *fixture = *in;
+    static const weft_bucket_piece_t pieces[] = {{1000, 20}, {3000, 10}};
+    weft_bucket_point_t points[] = {{64, 5000}, {4096, 4000}};
+    wefti_plan_forecast_gradient_t gradients[] = {{"grad.b", 10, 64, 64, 0},
+                                                  {"grad.w", 20, 128, 64, 9}};
+    weft_plan_t *loaded;
+    fixture->plan->kernels[DW].predicted_ps = 7000;
+    fixture->plan->forecast = (wefti_plan_forecast_t){.gradient_count = 2,
+                                                      .gradients = gradients,
+                                                      .cost = {.pieces = pieces, .piece_count = 2},
+                                                      .alone = {.points = points, .point_count = 2},
+                                                      .cap_bytes = 4096};
+    for (int bad = 0; bad < 2; bad++) {
+        points[1].bytes = bad ? 64 : 4096;
+        assert_int_equal(weft_plan_save(fixture->plan, fixture->path), WEFT_OK);
+        assert_int_equal(weft_plan_load(fixture->path, NULL, &loaded), WEFT_OK);
+        const wefti_plan_forecast_t *forecast = &loaded->forecast;
+        assert_int_equal(loaded->kernels[DW].predicted_ps, 7000);
+        assert_int_equal(forecast->cap_bytes, 4096);
+        assert_int_equal(forecast->cost.piece_count, 2);
+        assert_memory_equal(forecast->cost.pieces, pieces, sizeof pieces);
+        assert_int_equal(forecast->alone.point_count, bad ? 0 : 2);
+        assert_int_equal(forecast->gradients[1].bytes, 128);
+        assert_int_equal(forecast->gradients[1].unit_bytes, 64);
+        assert_int_equal(forecast->gradients[1].first_with, 1); /* not after itself */
+        weft_plan_release(loaded);
+    }
+    fixture->plan->forecast = (wefti_plan_forecast_t){0};
+}
+
 static void test_plan_digest_ignores_names_only(void **in)
 {
     fixture_t *fixture = *in;
@@ -789,6 +822,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_plan_refuses_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_with_a_mesh, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_with_places, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_plan_keeps_what_the_planner_was_given, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_plan_load_names_what_is_wrong, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_bit_flips_of_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_plan_survives_random_structure, setup, teardown),

@@ -49,10 +49,20 @@ static int setup(void **state)
     f->inputs[1] = WEIGHT;
     f->made[0] = f->members[0] = PART;
     f->taken[0] = WHOLE;
-    f->kernels[0] =
-        (wefti_plan_kernel_t){"make", "test", "Make", 1, 0, 2, 1, 0, f->inputs, f->made, NULL, 0};
-    f->kernels[1] =
-        (wefti_plan_kernel_t){"take", "test", "Take", 1, 0, 1, 0, 0, f->taken, NULL, NULL, 0};
+    f->kernels[0] = (wefti_plan_kernel_t){.name = "make",
+                                          .domain = "test",
+                                          .op = "Make",
+                                          .version = 1,
+                                          .input_count = 2,
+                                          .output_count = 1,
+                                          .inputs = f->inputs,
+                                          .outputs = f->made};
+    f->kernels[1] = (wefti_plan_kernel_t){.name = "take",
+                                          .domain = "test",
+                                          .op = "Take",
+                                          .version = 1,
+                                          .input_count = 1,
+                                          .inputs = f->taken};
     f->algorithm = (wefti_plan_algorithm_t){"mesh", 1, 0};
     f->collective = (wefti_plan_collective_t){.name = "c",
                                               .op = WEFT_COLLECTIVE_ALL_REDUCE,

@@ -101,8 +101,15 @@ static int setup(void **state)
     f->inputs[1] = B;
     f->outputs[0] = GRAD_W;
     f->outputs[1] = GRAD_B;
-    f->kernel = (wefti_plan_kernel_t){"back", "test", "Back",    1,          1,    2,
-                                      2,      0,      f->inputs, f->outputs, NULL, 0};
+    f->kernel = (wefti_plan_kernel_t){.name = "back",
+                                      .domain = "test",
+                                      .op = "Back",
+                                      .version = 1,
+                                      .phase = 1,
+                                      .input_count = 2,
+                                      .output_count = 2,
+                                      .inputs = f->inputs,
+                                      .outputs = f->outputs};
     set_programs(f);
     f->plan->model_name = f->plan->policy = f->plan->optimizer = "test";
     f->plan->world_size = 2;

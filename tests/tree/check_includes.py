@@ -42,8 +42,8 @@ FOLDERS = {
        for room, (holds, *uses) in RUNTIME.items()},
     "tools": ("the command `weft`", [
         "runtime/base/", "transport/transport.h", "transport/bootstrap/bootstrap.h", "runtime/machine/", "runtime/flight/",
-        "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/prove.h",
-        "fusion/simulate/simulate.h", "graph/onnx/onnx.h", "runtime/checkpoint/safetensors.h", "tools/"]),
+        "ops/algo/", "ops/collective.h", "ops/cost/", "ops/op_facts.h", "ops/signature.h", "ops/plan/explain.h",
+        "ops/plan/prove.h", "fusion/simulate/simulate.h", "graph/onnx/onnx.h", "runtime/checkpoint/safetensors.h", "tools/"]),
     "interop": ("libraries that other compilers load", ["interop/"]),
     "devices": ("plugins of devices: libraries that libweft loads", ["devices/"]),
     "python/src": ("the Python extension", ["python/src/"]),

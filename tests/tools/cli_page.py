@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of the command: one file that loads nothing, shows what --json says, and treats names as texts."""
+import json
+import re
+import shutil
+import subprocess
+import unittest
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+import browser
+import page_models
+import support
+from support import SOURCE, Case
+
+NODE = shutil.which("nodejs") or shutil.which("node")
+# Calls the planner of a page as the page does.
+CALL = """const P = require(process.argv[1]), data = JSON.parse(require("fs").readFileSync(0)), p = data.plan.planner;
+const r = P.whatIf(data, 1, data.explain.world, p.cap_bytes);
+console.log(JSON.stringify({doneUs: r.done * 1e-6, optimumUs: r.optimum * 1e-6, buckets: r.buckets.length,
+                            optimumBuckets: r.optimumCount, stepUs: r.step * 1e-6}))"""
+EVIL = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">&amp;\u2028"
+NEEDS_BROWSER = unittest.skipUnless(browser.browser(), browser.WHY_NOT)
+
+
+def data_of(page):
+    """What a page draws."""
+    return json.loads(re.search(r'<script id="data" type="application/json">\n(.*?)</script>', page, re.DOTALL).group(1))
+
+
+def evil_model():
+    """One product whose names are markup."""
+    weight, out = f"w{EVIL}", f"y{EVIL}"
+    nodes = [helper.make_node("Gemm", ["x", weight], [out], f"n{EVIL}"),
+             helper.make_node("SoftmaxCrossEntropyLoss", [out, "label"], ["loss"], "loss")]
+    graph = helper.make_graph(nodes, EVIL, [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+                                            helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
+                              [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+                              [numpy_helper.from_array(np.ones((4, 3), np.float32), weight)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)])
+
+
+class Page(Case):
+    def page(self, plan, *options):
+        """The page of a plan, and what it draws."""
+        path = self.dir / f"{plan.stem}.html"
+        self.weft("explain", plan, "--html", path, *options)
+        text = path.read_text(encoding="utf-8")
+        self.check_alone(text)
+        return path, data_of(text)
+
+    def check_alone(self, text):
+        """Nothing in a page can load anything."""
+        self.assertIn("default-src 'none'", text)
+        self.assertEqual(set(re.findall(r"https?://[^\s\"'`]*", text.split('<script id="data"')[0])), set())
+        tags = browser.Texts(text).tags
+        self.assertFalse([tag for tag, attrs in tags if tag in ("link", "img", "iframe", "object") or "src" in attrs or "href" in attrs])
+
+    def shown(self, path, script=""):
+        """The page after its scripts, without complaints."""
+        document, console = browser.dump(path, script)
+        self.assertEqual(console, [])
+        texts = browser.Texts(document)
+        self.assertNotIn("could not be drawn", texts.text())
+        return texts
+
+    def test_the_planner_of_a_page_is_that_of_the_compiler(self):
+        if not NODE and not browser.browser():
+            self.skipTest(f"neither nodejs nor Chromium: {browser.WHY_NOT}")
+        self.save(page_models.resnet50(), "resnet.onnx")
+        for name, model, world, options in (
+                ("lenet", "lenet.onnx", 2, ()), ("capped", "mlp.onnx", 4, ("--bucket", "auto:256K")), ("one", "mlp.onnx", 1, ()),
+                ("sharded", "mlp.onnx", 4, ("--shard-optimizer",)), ("bf16", "mlp.onnx", 3, ("--wire", "bf16", "--bucket", "auto:100K")),
+                ("points", "mlp.onnx", 2, ("--costs", self.costs())), ("resnet", self.dir / "resnet.onnx", 8, ())):
+            with self.subTest(name):
+                plan = self.compile(model, f"{name}.weft", world, 8, *options)
+                path, data = self.page(plan)
+                says = self.weft_json("explain", plan)
+                found = []
+                if NODE:
+                    run = subprocess.run([NODE, "-e", CALL, SOURCE / "tools/page/planner.js"], input=json.dumps(data), capture_output=True,
+                                         text=True, check=True)
+                    found.append(json.loads(run.stdout))
+                if browser.browser():
+                    result = self.shown(path).find("what-if-result")
+                    found.append({re.sub(r"-(.)", lambda m: m[1].upper(), key[5:]): float(value) for key, value in result.items()
+                                  if key.startswith("data-")})
+                    self.assertAlmostEqual(found[-1]["keptUs"], says["chosen_us"], delta=2e-3)
+                for result in found:
+                    self.assertAlmostEqual(result["doneUs"], says["chosen_us"], delta=2e-3)
+                    self.assertAlmostEqual(result["stepUs"], says["step_us"], delta=2e-3)
+                    if data["plan"]["planner"]["cap_bytes"] == 0:
+                        self.assertAlmostEqual(result["optimumUs"], says["optimum_us"], delta=2e-3)
+                        self.assertEqual(result["optimumBuckets"], says["optimum_buckets"])
+                        self.assertEqual(result["buckets"], says["compare"][0]["buckets"])
+
+    def costs(self):
+        """A table with measured all-reduces: the planner works on points."""
+        path = self.dir / "costs.json"
+        key = {"op": "AllReduce", "algorithm": "mesh", "ranks": 2, "hosts": 1, "memory": "registered"}
+        path.write_text(json.dumps({"format": 1, "name": "points", "measured": [
+            {**key, "from_bytes": 0, "alpha_ns": 2000, "beta_ns_per_byte": 0.5},
+            {**key, "from_bytes": 65536, "alpha_ns": 20000, "beta_ns_per_byte": 0.25}]}))
+        return path
+
+    def test_a_page_of_resnet_50_has_at_most_a_megabyte(self):
+        self.save(page_models.resnet50(), "resnet.onnx")
+        path, data = self.page(self.compile(self.dir / "resnet.onnx", "resnet.weft", 8, 2))
+        self.assertEqual(sum(kernel[1] == "ConvGrad" for kernel in data["plan"]["kernels"]), 53)
+        self.assertLess(path.stat().st_size, 1_000_000)
+
+    @NEEDS_BROWSER
+    def test_every_part_is_drawn_and_keys_work(self):
+        path, _ = self.page(self.compile(batch=8))
+        keys = """const key = (node, key) => node.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+            const out = {}, areas = [...document.querySelectorAll("[role=application]")];
+            out.focusable = areas.every((node) => node.tabIndex === 0);
+            setTimeout(() => {
+              for (const area of areas) { key(area, "ArrowRight"); key(area, "+"); key(area, "-"); key(area, "ArrowDown"); key(area, "End"); key(area, "0"); }
+              out.details = [...document.querySelectorAll(".detail")].map((node) => node.textContent);
+              const slide = (id, value) => { const s = document.getElementById(id); s.value = value; s.dispatchEvent(new Event("input")); return {...document.getElementById("what-if-result").dataset}; };
+              out.slow = slide("rate", 0); slide("rate", 7); out.many = slide("ranks", 11); out.capped = slide("cap", 0);
+              document.title = JSON.stringify(out);
+            }, 300);"""
+        texts = self.shown(path, keys)
+        for part in ("timeline", "what-if", "graph", "memory", "buckets", "algorithms"):
+            texts.find(part)
+        out = json.loads(re.search(r"\{\"focusable.*\}", texts.text())[0])
+        self.assertTrue(out["focusable"])
+        self.assertNotIn("Select a", "".join(out["details"]))
+        start = float(self.shown(path).find("what-if-result")["data-done-us"])
+        self.assertGreater(float(out["slow"]["doneUs"]), start)
+        self.assertGreaterEqual(float(out["many"]["doneUs"]), start)
+        self.assertGreater(int(out["capped"]["buckets"]), 8)
+
+    @NEEDS_BROWSER
+    def test_plans_of_all_kinds_are_drawn(self):
+        for name, options in (("infer", ("--infer",)), ("decoupled", ("--decouple",)), ("parameters", ("--shard-parameters",)),
+                              ("accumulated", ("--accumulate", "3", "--wire", "bf16")), ("stages", ("--pipeline", "2"))):
+            with self.subTest(name):
+                path, _ = self.page(self.compile("lenet.onnx", f"{name}.weft", 2, 8, *options))
+                self.assertIn("Timeline", self.shown(path).text())
+
+    @support.NEED_DATA
+    def test_measured_times_are_below_predicted_ones(self):
+        plan, trace, profile = self.compile(), self.dir / "trace.json", self.dir / "profile.json"
+        self.train(plan, "--trace", trace, "--write-profile", profile, steps=5)
+        names = {kernel[0] for kernel in self.page(plan)[1]["plan"]["kernels"]}
+        path, data = self.page(plan, "--profile", trace)
+        spans = data["plan"]["measured"]["spans"]
+        self.assertGreater(len({span[2] for span in spans if span[1] == "kernel"} & names), 5)
+        self.assertTrue(any(span[1] == "collective" for span in spans))
+        if browser.browser():
+            self.assertIn("measured compute", self.shown(path).text())
+        path, data = self.page(plan, "--profile", profile)
+        self.assertLessEqual({kernel[0] for kernel in data["plan"]["measured"]["kernels"]}, names)
+        if browser.browser():
+            self.assertIn("Step, measured", self.shown(path).text())
+
+    def test_names_are_texts(self):
+        plan = self.compile(self.save(evil_model()), "evil.weft", 2, 8)
+        path, data = self.page(plan)
+        self.assertIn(EVIL, "".join(kernel[0] for kernel in data["plan"]["kernels"]))
+        self.assertNotIn("<script>document", path.read_text(encoding="utf-8"))
+        if browser.browser():
+            texts = self.shown(path)
+            self.assertNotIn("run", [shown.strip() for shown in texts.shown])
+            self.assertFalse([tag for tag, _ in texts.tags if tag == "img"])
+
+    def test_what_is_damaged_is_an_error_and_no_page(self):
+        plan, out = self.compile(batch=8), self.dir / "out.html"
+        damaged = self.dir / "damaged.weft"
+        good = plan.read_bytes()
+        for name, text in (("short", good[:1000]), ("digest", good[:40] + bytes([good[40] ^ 255]) + good[41:]), ("empty", b"")):
+            with self.subTest(name):
+                damaged.write_bytes(text)
+                self.assert_one_line(self.weft("explain", damaged, "--html", out, code=2).stderr)
+        profile = self.dir / "profile.json"
+        deep = "[" * 100 + "]" * 100
+        for text in ("", "{", "[]", "{}", '{"kernels": 3}', '{"traceEvents": []}', '{"traceEvents": [1, {"pid": "a"}, {"ph": "X"}]}', deep,
+                     '{"traceEvents": [{"ph": "X", "cat": "kernel", "pid": 0, "ts": -1, "dur": 1e300, "args": {"step": 1}}]}'):
+            with self.subTest(text[:40]):
+                profile.write_text(text)
+                error = self.weft("explain", plan, "--html", out, "--profile", profile, code=2).stderr
+                self.assert_one_line(error)
+                self.assertIn(str(profile), error)
+        self.assertFalse(out.exists())
+        profile.write_text('{"kernels": [1, {"name": 3, "ns": "x"}, {"name": "<b>", "ns": -1}], "step_ns": null}')
+        path, _ = self.page(plan, "--profile", profile) # odd entries are left out
+        if browser.browser():
+            self.shown(path)
+
+    def test_options_that_exclude_each_other(self):
+        plan, out = self.compile(batch=8), self.dir / "out.html"
+        for options in (("--json",), ("--compare",), ("--why", "fc1.weight")):
+            self.assertIn("--html excludes", self.weft("explain", plan, "--html", out, *options, code=2).stderr)
+        self.assertIn("require --html", self.weft("explain", plan, "--profile", out, code=2).stderr)
+        self.assertIn("missing", self.weft("explain", plan, "--html", self.dir / "missing" / "out.html", code=2).stderr)
+        self.assertFalse(out.exists())
+
+
+if __name__ == "__main__":
+    support.main()

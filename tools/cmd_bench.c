@@ -7,9 +7,10 @@
 
 #include "ops/algo/table.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file.h"
 #include "runtime/base/settings.h"
 #include "runtime/base/text.h"
-#include "tools/bench/bench.h"
+#include "tools/bench/plot.h"
 #include "tools/launch/launch.h"
 #include "tools/launch/world.h"
 
@@ -27,7 +28,9 @@ enum {
     KEY_OUT_OF_PLACE,
     KEY_CHECK,
     KEY_JSON,
-    KEY_DEVICE
+    KEY_DEVICE,
+    KEY_PLOT,
+    KEY_PEERS
 };
 
 static const option_def_t own_options[] = {
@@ -50,6 +53,10 @@ static const option_def_t own_options[] = {
     {KEY_CHECK, "check", NULL, "compare all results with the expected values, bit for bit"},
     {KEY_DEVICE, "device", "DEVICE",
      "device of the ranks, as for weft run: opencl:0, or opencl:0,1 in turn (default cpu)"},
+    {KEY_PLOT, "plot", "OUT.svg", "also draw times over sizes, both axes logarithmic"},
+    {KEY_PEERS, "peers", "FILE.json",
+     "with --plot: also draw these times of other libraries; rows of "
+     "tests/bench/compare_peers.py --json, or of weft bench --json"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -71,6 +78,7 @@ const command_t wefti_bench_command = {
         "floor is then not measured.",
     .epilogue = "examples:\n"
                 "  weft bench all_reduce -n 2 --memory registered\n"
+                "  weft bench all_reduce --plot all_reduce.svg --peers peers.json\n"
                 "  weft run --hosts a:4,b:4 -- weft bench all_reduce\n",
     .options = {own_options},
     .run = run_bench_command,
@@ -97,9 +105,15 @@ static int parse_number(const char *option, const char *value, long long low, lo
     return code;
 }
 
+typedef struct bench_command {
+    bench_t bench;
+    const char *plot, *peers;
+} bench_command_t;
+
 static int handle(void *user, int key, const char *value)
 {
-    bench_t *bench = user;
+    bench_command_t *command = user;
+    bench_t *bench = &command->bench;
     static const char *const streams[] = {"none", "inline", "thread"};
     size_t index = 0;
     int code = EXIT_OK;
@@ -145,6 +159,12 @@ static int handle(void *user, int key, const char *value)
     case KEY_DEVICE: /* read by the contexts of ranks */
         setenv("WEFT_DEVICE", value, 1);
         return EXIT_OK;
+    case KEY_PLOT:
+        command->plot = value;
+        return EXIT_OK;
+    case KEY_PEERS:
+        command->peers = value;
+        return EXIT_OK;
     case KEY_CHECK:
         bench->check = true;
         return EXIT_OK;
@@ -188,6 +208,9 @@ static weft_status_t bench_rank(void *user, uint32_t rank, uint32_t world_size, 
         }
         if (status == WEFT_OK && fits && rank == 0) {
             wefti_bench_print_row(bench, &row, printed++);
+            if (bench->plot != NULL) {
+                wefti_bench_plot_add(bench->plot, &row);
+            }
         }
         if (bytes == bench->max_bytes) {
             break;
@@ -195,6 +218,7 @@ static weft_status_t bench_rank(void *user, uint32_t rank, uint32_t world_size, 
     }
     if (status == WEFT_OK && rank == 0) {
         wefti_bench_print_end(bench, printed);
+        status = bench->plot != NULL ? wefti_bench_plot_write(bench->plot, bench) : WEFT_OK;
     }
     wefti_bench_rank_deinit(&self);
     return status;
@@ -248,9 +272,27 @@ static int check_eligible(const bench_t *bench)
                                    wefti_collective_function(bench->op), reason);
 }
 
-/* Started by mpirun or the like: this process is one rank. */
-static int bench_launched(bench_t *bench)
+/* What can be said of the picture before anything is measured; ranks are known. */
+static weft_status_t prepare_plot(bench_command_t *command, bench_plot_t *plot)
 {
+    if (command->plot == NULL) {
+        return WEFT_OK;
+    }
+    plot->path = command->plot;
+    plot->count = 2;
+    snprintf(plot->curves[0].name, sizeof plot->curves[0].name, "weft");
+    snprintf(plot->curves[1].name, sizeof plot->curves[1].name, "floor");
+    plot->curves[1].dashed = true;
+    command->bench.plot = plot;
+    WEFT_RETURN_IF_ERROR(wefti_file_check_place(command->plot));
+    return command->peers != NULL ? wefti_bench_plot_read(plot, &command->bench, command->peers)
+                                  : WEFT_OK;
+}
+
+/* Started by mpirun or the like: this process is one rank. */
+static int bench_launched(bench_command_t *command, bench_plot_t *plot)
+{
+    bench_t *bench = &command->bench;
     int code = wefti_launched_join("bench", NULL, &bench->world);
     if (code != EXIT_OK) {
         return code;
@@ -263,6 +305,9 @@ static int bench_launched(bench_t *bench)
                              weft_context_launcher(bench->world), size, wefti_plural(size));
     }
     bench->ranks = size;
+    if (status >= 0 && weft_context_rank(bench->world) == 0) {
+        status = prepare_plot(command, plot);
+    }
     code = wefti_launched_agree(bench->world, "bench", status);
     if (code == EXIT_OK) {
         status = bench_rank(bench, weft_context_rank(bench->world), size, NULL);
@@ -274,10 +319,12 @@ static int bench_launched(bench_t *bench)
 
 static int run_bench_command(int argc, char **argv)
 {
-    bench_t bench = {
-        .ranks = 0, .min_bytes = 8, .max_bytes = 64u << 20, .factor = 8, .dtype = WEFT_DTYPE_F32};
+    static bench_plot_t plot;
+    bench_command_t command = {
+        .bench = {.min_bytes = 8, .max_bytes = 64u << 20, .factor = 8, .dtype = WEFT_DTYPE_F32}};
+    bench_t *bench = &command.bench;
     int positional = 0;
-    int code = wefti_parse_options(argc, argv, &wefti_bench_command, handle, &bench, &positional);
+    int code = wefti_parse_options(argc, argv, &wefti_bench_command, handle, &command, &positional);
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }
@@ -285,32 +332,39 @@ static int run_bench_command(int argc, char **argv)
         return wefti_usage_error(
             "bench", "expected one operator such as all_reduce, got %d arguments", positional);
     }
-    code = wefti_option_op("bench", "OP", argv[1], true, &bench.op);
+    code = wefti_option_op("bench", "OP", argv[1], true, &bench->op);
     if (code != EXIT_OK) {
         return code;
     }
-    if (bench.min_bytes > bench.max_bytes) {
+    if (command.peers != NULL && command.plot == NULL) {
+        return wefti_usage_error("bench", "--peers requires --plot");
+    }
+    if (bench->min_bytes > bench->max_bytes) {
         return wefti_usage_error("bench", "--min %llu is larger than --max %llu",
-                                 (unsigned long long)bench.min_bytes,
-                                 (unsigned long long)bench.max_bytes);
+                                 (unsigned long long)bench->min_bytes,
+                                 (unsigned long long)bench->max_bytes);
     }
-    code = check_algorithm(&bench);
+    code = check_algorithm(bench);
     if (code != EXIT_OK) {
         return code;
     }
-    if (bench.order != NULL) {
-        setenv("WEFT_ORDER", bench.order, 1); /* the ranks inherit it */
+    if (bench->order != NULL) {
+        setenv("WEFT_ORDER", bench->order, 1); /* the ranks inherit it */
     }
-    if (wefti_is_launched(bench.ranks)) {
-        return bench_launched(&bench);
+    if (wefti_is_launched(bench->ranks)) {
+        return bench_launched(&command, &plot);
     }
-    bench.ranks = bench.ranks != 0 ? bench.ranks : 2;
-    code = check_eligible(&bench);
+    bench->ranks = bench->ranks != 0 ? bench->ranks : 2;
+    code = check_eligible(bench);
     if (code != EXIT_OK) {
         return code;
     }
-    bench.floor = wefti_bench_floor_create(bench.ranks, bench.max_bytes);
-    code = wefti_launch(&(launch_t){.command = "bench"}, bench.ranks, bench_rank, &bench);
-    wefti_bench_floor_destroy(bench.floor);
+    weft_status_t status = prepare_plot(&command, &plot);
+    if (status < 0) {
+        return wefti_status_error("bench", status);
+    }
+    bench->floor = wefti_bench_floor_create(bench->ranks, bench->max_bytes);
+    code = wefti_launch(&(launch_t){.command = "bench"}, bench->ranks, bench_rank, bench);
+    wefti_bench_floor_destroy(bench->floor);
     return code;
 }

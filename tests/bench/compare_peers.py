@@ -152,7 +152,8 @@ def ratios(operator, ranks, times):
             continue
         for size in sorted(sizes):
             row = {"op": operator, "memory": side.split()[1], "ranks": ranks, "bytes": size,
-                   "weft_us": sizes[size], "over": {}}
+                   "weft_us": sizes[size], "over": {},
+                   "peers_us": {name: times[name][size] for name in times if not name.startswith("weft") and size in times[name]}}
             for peer in PEERS:
                 time = peer_time(times, peer, size)
                 if time is not None:

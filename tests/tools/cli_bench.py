@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft bench: rows, checked results, and what it refuses."""
 import json
+import xml.etree.ElementTree as ElementTree
 
 import support
 
@@ -26,6 +27,47 @@ class Bench(support.Case):
             rows = self.rows(op, "-n", "2", "--min", "64", "--max", "256K")
             self.assertEqual([row["bytes"] for row in rows], [64, 512, 4096, 32768, 262144])
             self.assertEqual(rows[0]["path"], "posting")
+
+    def test_a_picture_has_the_curves_of_peers(self):
+        svg, peers, name = self.dir / "out.svg", self.dir / "peers.json", "<script>&\"x"
+        row = {"op": "all_reduce", "ranks": 2, "memory": "registered"}
+        peers.write_text(json.dumps({"rows": [
+            {**row, "bytes": 4096, "peers_us": {"other": 3.0, name: 50}}, {**row, "bytes": 64, "peers_us": {"other": 1.0}},
+            {**row, "bytes": 64, "p50_us": 2.0}, {**row, "bytes": 64, "memory": "plain", "peers_us": {"plain": 1}},
+            {**row, "bytes": 1 << 40, "peers_us": {"large": 1}}, {**row, "bytes": 64, "peers_us": {"bad": -1, "worse": "1"}}, 3]}))
+        run = ("bench", "all_reduce", "-n", "2", "--min", "64", "--max", "4K", "--iterations", "5", "--plot", svg)
+        rows = json.loads(self.weft(*run, "--peers", peers, "--json").stdout)["rows"]
+        root = ElementTree.parse(svg).getroot()
+        space = "{http://www.w3.org/2000/svg}"
+        texts = [node.text for node in root.iter(f"{space}text")]
+        for text in ("all_reduce, 2 ranks, f32, registered memory, in place", "weft", "floor", "other", name, "weft, in the file", "64 B", "4.0 KiB"):
+            self.assertIn(text, texts)
+        self.assertFalse({"plain", "large", "bad", "worse"} & set(texts))
+        titles = [node.text for node in root.iter(f"{space}title")]
+        self.assertIn("other: 3.00 µs at 4.0 KiB", titles)
+        for measured in rows:  # a picture has no 0
+            self.assertTrue(any(title.startswith(f"weft: {measured['p50_us']:.1f}"[:8]) for title in titles), titles)
+        lines = [[tuple(map(float, point.split(","))) for point in line.get("points").split()] for line in root.iter(f"{space}polyline")]
+        for line in lines:
+            self.assertEqual([x for x, _ in line], sorted(x for x, _ in line))
+        # both axes are logarithmic: factors are distances
+        mine = next(line for line in lines if len(line) == 3)
+        self.assertAlmostEqual(mine[1][0] - mine[0][0], mine[2][0] - mine[1][0], delta=0.2)
+        svg.unlink()
+        self.weft(*run[:-2], "--plot", svg)
+        self.assertNotIn("other", svg.read_text())
+
+    def test_pictures_that_cannot_be(self):
+        svg, peers = self.dir / "out.svg", self.dir / "peers.json"
+        run = ("bench", "all_reduce", "--max", "64", "--iterations", "5")
+        self.assertIn("requires --plot", self.weft(*run, "--peers", peers, code=2).stderr)
+        self.assertIn("missing", self.weft(*run, "--plot", self.dir / "missing" / "out.svg", code=2).stderr)
+        for text in ("", "{", "[]", "{}", '{"rows": 3}', '{"rows": [1, {}, {"op": "all_reduce", "ranks": 3, "bytes": 64, "p50_us": 1}]}'):
+            peers.write_text(text)
+            error = self.weft(*run, "--plot", svg, "--peers", peers, code=2).stderr
+            self.assert_one_line(error)
+            self.assertIn(str(peers), error)
+        self.assertFalse(svg.exists())
 
     def test_memory_kinds(self):
         paths = {}

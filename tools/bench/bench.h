@@ -8,6 +8,7 @@
  *   data.c   what ranks write before a call, and what they must have after it
  *   floor.c  the same movement of data without a library; sum.c its sums
  *   print.c  rows
+ *   plot.c   a picture of them
  */
 #ifndef WEFT_TOOLS_BENCH_H
 #define WEFT_TOOLS_BENCH_H
@@ -23,6 +24,7 @@ typedef enum memory_kind { MEMORY_REGISTERED, MEMORY_ADOPTED, MEMORY_PLAIN } mem
 extern const char *const wefti_bench_memory_names[];
 
 typedef struct bench_floor bench_floor_t;
+typedef struct bench_plot bench_plot_t;
 
 /* What is measured. */
 typedef struct bench {
@@ -37,6 +39,7 @@ typedef struct bench {
     bool on_stream;
     weft_stream_flags_t stream_flags;
     bench_floor_t *floor;  /* NULL: none */
+    bench_plot_t *plot;    /* NULL: none; rank 0 writes it */
     weft_context_t *world; /* of ranks that something else launched, or NULL */
 } bench_t;
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
@@ -27,6 +28,7 @@ enum {
     KEY_SAVE,
     KEY_TRACE,
     KEY_WRITE_PROFILE,
+    KEY_REPORT,
     KEY_SEED,
     KEY_JSON,
     KEY_NO_EVAL,
@@ -92,6 +94,9 @@ static const option_def_t own_options[] = {
      "write a timeline of the last steps of all ranks, for ui.perfetto.dev"},
     {KEY_WRITE_PROFILE, "write-profile", "P.json",
      "write measured times of kernels and collectives, for --profile of weft compile"},
+    {KEY_REPORT, "report", "RUN_DIR",
+     "training: write losses, step times and links of all ranks to RUN_DIR/run.json, for weft "
+     "report"},
     {KEY_JSON, "json", NULL, "print one JSON object at the end, and no progress"},
     {0, NULL, NULL, NULL},
 };
@@ -172,7 +177,9 @@ typedef struct run_command {
     char newest[PATH_MAX + 8]; /* --resume auto: the checkpoint */
     bool compiles_alone;       /* for all ranks; else every rank compiles */
     bool seed_given, lr_given, epochs_given;
-    bool not_for_program; /* an option was set that a program after -- ignores */
+    bool not_for_program;   /* an option was set that a program after -- ignores */
+    const char *report_dir; /* NULL: none */
+    char report_path[4096];
 } run_command_t;
 
 static int parse_count(const char *option, const char *value, long long high, uint64_t *out_count)
@@ -262,6 +269,9 @@ static int handle(void *user, int key, const char *value)
         return EXIT_OK;
     case KEY_WRITE_PROFILE:
         train->profile_path = value;
+        return EXIT_OK;
+    case KEY_REPORT:
+        command->report_dir = value;
         return EXIT_OK;
     case KEY_SEED:
         code = wefti_option_int("run", "--seed", value, 0, INT64_MAX, &seed);
@@ -402,12 +412,32 @@ static weft_status_t run_rank(void *user, uint32_t rank, uint32_t world_size, co
     return wefti_train_rank(&command->train, (int32_t)rank, (int32_t)world_size, address);
 }
 
+/* Creates the folder of --report. */
+static weft_status_t make_report_dir(run_command_t *command)
+{
+    if (command->report_dir == NULL) {
+        return WEFT_OK;
+    }
+    if (mkdir(command->report_dir, 0777) != 0 && errno != EEXIST) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot create folder %s",
+                                 command->report_dir);
+    }
+    if ((size_t)snprintf(command->report_path, sizeof command->report_path, "%s/run.json",
+                         command->report_dir) >= sizeof command->report_path) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "--report: path too long: %zu bytes",
+                           strlen(command->report_dir));
+    }
+    command->train.report_path = command->report_path;
+    return WEFT_OK;
+}
+
 /* Paths are checked before training, so that a missing directory does not cost two epochs. */
 static weft_status_t check_outputs(const train_options_t *train, const char *path)
 {
-    static const char *const names[] = {"--save", "--trace", "--write-profile", "--checkpoint"};
+    static const char *const names[] = {"--save", "--trace", "--write-profile", "--checkpoint",
+                                        "--report"};
     const char *const paths[] = {train->save_path, train->trace_path, train->profile_path,
-                                 train->checkpoint_path};
+                                 train->checkpoint_path, train->report_path};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         weft_status_t status = paths[i] != NULL ? wefti_file_check_place(paths[i]) : WEFT_OK;
         if (status < 0) {
@@ -529,6 +559,7 @@ static weft_status_t prepare(run_command_t *command, const char *path)
     weft_status_t status = WEFT_OK;
     train_binding_t binding;
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
+    WEFT_TRY(status, make_report_dir(command), done);
     WEFT_TRY(status, check_outputs(&command->train, path), done);
     WEFT_TRY(status, load_or_compile(command, path), done);
     WEFT_TRY(status, weft_plan_get_info(command->train.plan, &info), done);

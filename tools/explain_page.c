@@ -171,7 +171,7 @@ static weft_status_t add_trace(wefti_json_t *json, const wefti_json_tree_t *tree
 static weft_status_t add_measured(wefti_json_t *json, const char *path)
 {
     wefti_json_tree_t tree = {0};
-    weft_status_t status = wefti_page_read_json(path, &tree);
+    weft_status_t status = wefti_page_read_json(path, &tree, NULL);
     if (status < 0) {
         return status;
     }

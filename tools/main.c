@@ -13,10 +13,23 @@
 #include "runtime/base/suggest.h"
 
 const command_t *const wefti_commands[] = {
-    &wefti_compile_command, &wefti_check_command, &wefti_explain_command,  &wefti_run_command,
-    &wefti_bench_command,   &wefti_ops_command,   &wefti_algos_command,    &wefti_verify_command,
-    &wefti_tune_command,    &wefti_topo_command,  &wefti_doctor_command,   &wefti_ps_command,
-    &wefti_analyze_command, &wefti_info_command,  &wefti_simulate_command, NULL,
+    &wefti_compile_command,
+    &wefti_check_command,
+    &wefti_explain_command,
+    &wefti_run_command,
+    &wefti_bench_command,
+    &wefti_ops_command,
+    &wefti_algos_command,
+    &wefti_verify_command,
+    &wefti_tune_command,
+    &wefti_topo_command,
+    &wefti_doctor_command,
+    &wefti_ps_command,
+    &wefti_analyze_command,
+    &wefti_report_command,
+    &wefti_info_command,
+    &wefti_simulate_command,
+    NULL,
 };
 
 /* A file opened later must not take the number of a closed standard stream. */

@@ -67,13 +67,16 @@ weft_status_t wefti_page_write(const char *path, const char *title, const char *
     return status;
 }
 
-weft_status_t wefti_page_read_json(const char *path, wefti_json_tree_t *out)
+weft_status_t wefti_page_read_json(const char *path, wefti_json_tree_t *out, wefti_text_t *out_text)
 {
     wefti_mapping_t mapping;
     weft_status_t status = wefti_file_map(path, &mapping);
     if (status >= 0) {
         status = wefti_json_parse((const char *)mapping.data, mapping.size_bytes, NULL, out);
         status = status < 0 ? wefti_error_prefix(status, "%s", path) : status;
+        if (status >= 0 && out_text != NULL) {
+            wefti_text_add_bytes(out_text, mapping.data, mapping.size_bytes);
+        }
         wefti_file_unmap(&mapping);
     }
     return status;

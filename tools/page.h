@@ -8,7 +8,8 @@
 #include <weft/plan.h>
 
 /* Texts of tools/page/, which the build embeds. */
-extern const char page_base_css[], page_base_js[], page_planner_js[], page_explain_js[];
+extern const char page_base_css[], page_base_js[], page_planner_js[], page_explain_js[],
+    page_report_js[];
 
 /* Writes a page: the scripts run in their order, data is a JSON text. Whatever names are in it, they
  * end neither the data nor a script. */
@@ -20,7 +21,8 @@ weft_status_t wefti_page_write(const char *path, const char *title, const char *
 weft_status_t wefti_explain_page(const weft_plan_t *plan, const char *measured, const char *costs,
                                  const char *path);
 
-/* A JSON file; an error names path. */
-weft_status_t wefti_page_read_json(const char *path, wefti_json_tree_t *out);
+/* A JSON file; an error names path. out_text, if not NULL: also its bytes, unchanged. */
+weft_status_t wefti_page_read_json(const char *path, wefti_json_tree_t *out,
+                                   wefti_text_t *out_text);
 
 #endif

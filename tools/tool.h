@@ -157,6 +157,7 @@ extern const command_t wefti_topo_command;
 extern const command_t wefti_doctor_command;
 extern const command_t wefti_ps_command;
 extern const command_t wefti_analyze_command;
+extern const command_t wefti_report_command;
 extern const command_t wefti_info_command;
 extern const command_t wefti_simulate_command;
 

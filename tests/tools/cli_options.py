@@ -8,7 +8,7 @@ import support
 from support import Case, MODELS, SOURCE
 
 COMMANDS = ("compile", "check", "explain", "run", "bench", "ops", "algos", "verify", "tune", "topo", "doctor", "ps", "analyze",
-            "info", "simulate")
+            "report", "info", "simulate")
 
 
 class Help(Case):

@@ -159,6 +159,77 @@ class Page(Case):
         if browser.browser():
             self.assertIn("Step, measured", self.shown(path).text())
 
+    @support.NEED_DATA
+    def test_report_of_a_run(self):
+        for steps, points, options in ((7, 7, ()), (2500, 2048, ()), (4, 4, ("--elastic", "1:2"))):
+            with self.subTest(steps):
+                model = (support.MODELS / "mlp.onnx", "--batch", "8") if options else (self.compile(batch=8),)
+                run = self.weft_json("run", *model, "-n", 2, "--data", support.DATA, "--no-eval", "--steps", steps, "--report", self.dir / "run", *options)
+                file = json.loads((self.dir / "run" / "run.json").read_text())
+                self.assertEqual(file["report"], run)
+                self.assertEqual((len(file["steps"]), file["steps"][-1], len(file["ranks"])), (points, steps, 2))
+                self.assertEqual(sorted(file["steps"]), file["steps"])
+                for rank in file["ranks"]:
+                    self.assertEqual({len(rank[key]) for key in ("loss", "ms", "ms_most")}, {points})
+                    self.assertGreater(rank["compute_ms"], 0)
+                    self.assertTrue(all(0 < mean <= most * 1.001 for mean, most in zip(rank["ms"], rank["ms_most"])))
+                if steps == points:
+                    for end, name in ((0, "loss_first"), (-1, "loss_last")):
+                        self.assertAlmostEqual(sum(rank["loss"][end] for rank in file["ranks"]) / 2, run[name], delta=1e-4)
+                self.assertIn("report.html", self.weft("report", self.dir / "run").stdout)
+                page = self.dir / "run" / "report.html"
+                self.check_alone(page.read_text(encoding="utf-8"))
+                if browser.browser():
+                    texts = self.shown(page)
+                    for part in ("loss", "times", "ranks", "links"):
+                        texts.find(part)
+                    self.assertIn(f"{run['loss_last']:.4f}", texts.text())
+
+    @support.NEED_DATA
+    def test_report_of_a_run_on_hosts(self):
+        rsh, run = self.dir / "rsh", self.dir / "run"
+        rsh.write_text('#!/bin/sh\nWEFT_HOST_ID=$1 exec sh -c "$2"\n')
+        rsh.chmod(0o755)
+        self.train(self.compile(batch=8), "--hosts", "127.0.0.2:1,127.0.0.3:1", "--engine", "ssh", "--rsh", rsh, "--report", run, steps=3)
+        file = json.loads((run / "run.json").read_text())
+        self.assertEqual([link["hosts"] for link in file["report"]["links"]], [["127.0.0.2", "127.0.0.3"]])
+        self.assertEqual([rank["host"] for rank in file["ranks"]], [0, 1])
+        self.weft("report", run)
+        if browser.browser():
+            texts = self.shown(run / "report.html").text()
+            self.assertIn("2 ranks on 2 hosts", texts)
+            self.assertIn("127.0.0.2 – 127.0.0.3", texts)
+
+    @support.NEED_DATA
+    def test_report_that_cannot_be_written(self):
+        plan, file = self.compile(batch=8), self.dir / "file"
+        file.write_text("")
+        self.assertIn("cannot create folder", self.weft("run", plan, "--data", support.DATA, "--steps", 1, "--report", self.dir / "a" / "b", code=2).stderr)
+        self.assert_one_line(self.weft("run", plan, "--data", support.DATA, "--steps", 1, "--report", file, code=2).stderr)
+
+    def test_reports_of_odd_files(self):
+        page, run = self.dir / "out.html", self.dir / "run.json"
+        for text in ("", "{", "[]", "{}", '{"format": 2}', '{"format": 1, "report": 3, "steps": [], "ranks": []}', '{"format": 1}'):
+            with self.subTest(text):
+                run.write_text(text)
+                error = self.weft("report", self.dir, "-o", page, code=2).stderr
+                self.assert_one_line(error)
+                self.assertIn("run.json", error)
+        self.assertFalse(page.exists())
+        self.assertIn("expected one RUN_DIR", self.weft("report", code=2).stderr)
+        self.assertIn("run.json", self.weft("report", self.dir / "missing", code=2).stderr)
+        odd = {"format": 1, "model": EVIL, "report": {"hosts": [{"name": EVIL, "ranks": [0]}, {}], "launcher": EVIL, "links": [
+            {"hosts": [EVIL, "b"], "bytes": 5, "mb_per_s": 3, "slow": True}, {}], "recoveries": [{"dead": EVIL, "step": None}]},
+               "steps": [1, None, "x", 3], "ranks": [None, 3, {}, {"rank": 0, "ms": [1, None, "2"], "loss": [None], "compute_ms": 1}]}
+        for content in (odd, {"format": 1, "report": {}, "steps": [], "ranks": []}):
+            run.write_text(json.dumps(content))
+            self.weft("report", self.dir, "-o", page)
+            self.assertNotIn("<script>document", page.read_text(encoding="utf-8"))
+            if browser.browser():
+                texts = self.shown(page)
+                self.assertNotIn("run", [shown.strip() for shown in texts.shown])
+                self.assertFalse([tag for tag, _ in texts.tags if tag == "img"])
+
     def test_names_are_texts(self):
         plan = self.compile(self.save(evil_model()), "evil.weft", 2, 8)
         path, data = self.page(plan)

@@ -103,7 +103,7 @@ static void read_row(const wefti_json_tree_t *tree, const wefti_json_node_t *row
 weft_status_t wefti_bench_plot_read(bench_plot_t *plot, const bench_t *bench, const char *path)
 {
     wefti_json_tree_t tree = {0};
-    WEFT_RETURN_IF_ERROR(wefti_page_read_json(path, &tree));
+    WEFT_RETURN_IF_ERROR(wefti_page_read_json(path, &tree, NULL));
     const wefti_json_node_t *rows = member(&tree, tree.nodes, "rows", WEFTI_JSON_ARRAY);
     uint32_t before = plot->count;
     for (const wefti_json_node_t *row = rows != NULL ? wefti_json_first(&tree, rows) : NULL;

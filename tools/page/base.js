@@ -10,7 +10,7 @@ function fill(node, attributes, children) {
       node.setAttribute(key, value);
     }
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
@@ -134,7 +134,7 @@ function chart({width, height, series, x, y, label, stacked, stepped, marks}) {
   }
   for (const mark of marks || []) {
     out.append(sv("line", {class: "mark", x1: left, x2: left + w, y1: py(mark.y), y2: py(mark.y)}),
-      sv("text", {class: "soft", x: left + w, y: py(mark.y) - 4, "text-anchor": "end"}, mark.text));
+      sv("text", {x: left + 6, y: py(mark.y) - 5, style: "paint-order:stroke;stroke:var(--card);stroke-width:4px"}, mark.text));
   }
   out.append(sv("line", {class: "axis", x1: left, x2: left + w, y1: top + h, y2: top + h}));
   return out;

@@ -316,8 +316,8 @@ weft_status_t wefti_trainer_share(trainer_t *trainer)
     }
     WEFT_RETURN_IF_ERROR(wefti_trainer_plan_steps(trainer));
     WEFT_RETURN_IF_ERROR(
-        share_array(trainer, trainer->step_ms,
-                    (trainer->at.step - history.first_step) * sizeof *trainer->step_ms));
+        share_array(trainer, trainer->history,
+                    (trainer->at.step - history.first_step) * sizeof *trainer->history));
     WEFT_RETURN_IF_ERROR(share_array(trainer, report->recoveries,
                                      history.recovery_count * sizeof *report->recoveries));
     trainer->started = trainer->started || trainer->at.step > trainer->first_step;

@@ -121,12 +121,10 @@ static void print_pauses(const train_pauses_t *pauses, wefti_json_t *json)
     wefti_json_end_object(json);
 }
 
-static void print_json(const train_options_t *options, const train_report_t *report,
-                       const weft_context_t *context)
+void wefti_report_add_json(const train_options_t *options, const train_report_t *report,
+                           const weft_context_t *context, wefti_json_t *json)
 {
     const weft_session_stats_t *stats = &report->stats;
-    output_object_t object;
-    wefti_json_t *json = wefti_output_begin(&object);
     wefti_json_int(json, "world", report->world_size);
     wefti_json_int(json, "steps", (int64_t)report->steps);
     wefti_json_int(json, "first_step", (int64_t)report->first_step);
@@ -154,7 +152,6 @@ static void print_json(const train_options_t *options, const train_report_t *rep
     wefti_launched_print_json(context, json);
     wefti_links_print_json(&report->links, context, json);
     wefti_timeline_print_json(&report->timeline, report->traced ? options->trace_path : NULL, json);
-    wefti_output_end(&object);
 }
 
 static void print_text(const train_options_t *options, const train_report_t *report,
@@ -193,6 +190,9 @@ static void print_text(const train_options_t *options, const train_report_t *rep
     if (report->checkpointed) {
         printf("checkpoint: %s\n", options->checkpoint_path);
     }
+    if (options->report_path != NULL && report->reported) {
+        printf("report data: %s (weft report shows it)\n", options->report_path);
+    }
     wefti_timeline_print_text(&report->timeline, report->traced ? options->trace_path : NULL,
                               report->first_step + report->steps);
 }
@@ -201,7 +201,9 @@ weft_status_t wefti_report_print(const train_options_t *options, const train_rep
                                  const weft_context_t *context)
 {
     if (options->json) {
-        print_json(options, report, context);
+        output_object_t object;
+        wefti_report_add_json(options, report, context, wefti_output_begin(&object));
+        wefti_output_end(&object);
     } else {
         print_text(options, report, context);
     }

@@ -40,8 +40,8 @@ weft_status_t wefti_trainer_plan_steps(trainer_t *trainer)
 {
     wefti_train_fit(trainer->options, &trainer->binding, &trainer->at);
     trainer->steps = wefti_train_steps(trainer->options, &trainer->binding, &trainer->at);
-    return wefti_array_reserve(NULL, &trainer->step_ms, &trainer->step_capacity,
-                               trainer->steps - trainer->first_step + 1, sizeof *trainer->step_ms);
+    return wefti_array_reserve(NULL, &trainer->history, &trainer->history_capacity,
+                               trainer->steps - trainer->first_step + 1, sizeof *trainer->history);
 }
 
 static void note_batch(const trainer_t *trainer)
@@ -109,7 +109,7 @@ static void trainer_close(trainer_t *trainer)
     weft_context_release(trainer->context);
     weft_plan_release(trainer->plan);
     free(trainer->order);
-    wefti_free(NULL, trainer->step_ms);
+    wefti_free(NULL, trainer->history);
     free(trainer->logits);
     free(trainer->report.recoveries);
 }
@@ -198,7 +198,8 @@ static weft_status_t train_step(trainer_t *trainer, double *out_loss)
         sum += (double)loss;
     }
     *out_loss = sum / count;
-    trainer->step_ms[at->step - trainer->first_step] = (double)(wefti_now_ns() - started) * 1e-6;
+    trainer->history[at->step - trainer->first_step] =
+        (train_step_t){(double)(wefti_now_ns() - started) * 1e-6, *out_loss};
     trainer->progress.images_done += trainer->binding.global_batch;
     return WEFT_OK;
 }
@@ -356,18 +357,25 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
     return status;
 }
 
-static void summarise_times(trainer_t *trainer)
+static weft_status_t summarise_times(trainer_t *trainer)
 {
     train_report_t *report = &trainer->report;
     uint64_t steps = trainer->at.step - trainer->first_step;
-    double total = 0;
-    for (uint64_t i = 0; i < steps; i++) {
-        total += trainer->step_ms[i];
+    double total = 0, *sorted = calloc(steps + 1, sizeof *sorted);
+    if (sorted == NULL) {
+        weft_context_abort(trainer->context, "out of memory: the times of steps");
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the times of %llu steps",
+                           (unsigned long long)steps);
     }
-    wefti_sort_doubles(trainer->step_ms, steps);
+    for (uint64_t i = 0; i < steps; i++) {
+        sorted[i] = trainer->history[i].ms;
+        total += sorted[i];
+    }
+    wefti_sort_doubles(sorted, steps);
     report->steps = steps;
     report->first_step = trainer->first_step;
-    report->step_ms_p50 = trainer->step_ms[steps / 2];
+    report->step_ms_p50 = sorted[steps / 2];
+    free(sorted);
     report->step_ms_mean = steps > 0 ? total / (double)steps : 0;
     report->images_per_s = report->step_ms_mean > 0
                                ? (double)trainer->binding.global_batch * 1e3 / report->step_ms_mean
@@ -376,6 +384,7 @@ static void summarise_times(trainer_t *trainer)
         report->snapshot_ms = (double)trainer->snapshot_ns * 1e-6 / (double)(steps + 1);
         (void)weft_snapshot_get_info(trainer->snapshot, &report->snapshot);
     }
+    return WEFT_OK;
 }
 
 /* All ranks read the weights, of which each may have a shard; rank 0 writes the model. */
@@ -484,7 +493,7 @@ static weft_status_t finish(trainer_t *trainer)
     trainer->report.world_size = trainer->world_size;
     trainer->report.stats.struct_size = sizeof trainer->report.stats;
     trainer->report.snapshot.struct_size = sizeof trainer->report.snapshot;
-    summarise_times(trainer);
+    WEFT_TRY(status, summarise_times(trainer), done);
     /* Before eval: its steps are not training steps. */
     WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
@@ -498,6 +507,10 @@ static weft_status_t finish(trainer_t *trainer)
     WEFT_TRY(status, exchange_summaries(trainer, &own), done);
     WEFT_TRY(status, wefti_links_gather(trainer->context, &trainer->report.links), done);
     memcpy(trainer->report.param_digest, own.param_digest, sizeof trainer->report.param_digest);
+    if (trainer->options->report_path != NULL) {
+        status = wefti_trainer_write_report(trainer, own.rss_bytes);
+        WEFT_TRY(status, keep_failure(trainer, status), done);
+    }
     if (trainer->rank == 0) {
         status = wefti_report_print(trainer->options, &trainer->report, trainer->context);
     }

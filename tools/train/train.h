@@ -29,6 +29,7 @@ typedef struct train_options {
     bool no_eval; /* do not evaluate the test set */
     bool json;
     const char *save_path, *trace_path, *profile_path, *checkpoint_path; /* NULL: not written */
+    const char *report_path;       /* DIR/run.json; NULL: not written */
     uint64_t checkpoint_every;     /* steps; 0: at the end only */
     uint32_t checkpoint_keep;      /* 0: 1 */
     const char *resume_path;       /* NULL: from the beginning */
@@ -85,7 +86,7 @@ typedef struct train_report {
     uint64_t rss_bytes; /* the largest rank's peak */
     char param_digest[65];
     links_report_t links;
-    bool saved, checkpointed, traced; /* the files that were written */
+    bool saved, checkpointed, traced, reported; /* the files that were written */
     train_pauses_t pauses;
     timeline_t timeline;
     train_recovery_t *recoveries;
@@ -124,6 +125,9 @@ weft_status_t wefti_train_rank(const train_options_t *options, int32_t rank, int
 /* report.c */
 weft_status_t wefti_report_print(const train_options_t *options, const train_report_t *report,
                                  const weft_context_t *context);
+/* Members of an open object: what --json prints. */
+void wefti_report_add_json(const train_options_t *options, const train_report_t *report,
+                           const weft_context_t *context, wefti_json_t *json);
 /* Progress on standard error: a live line on a terminal, else a line per second. */
 typedef struct progress {
     bool terminal, quiet;

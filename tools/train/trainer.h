@@ -5,6 +5,11 @@
 
 #include "tools/train/train.h"
 
+/* What is kept of a step of this rank. */
+typedef struct train_step {
+    double ms, loss;
+} train_step_t;
+
 typedef struct trainer {
     const train_options_t *options;
     /* of the world, which is another one after a rank has died */
@@ -30,8 +35,8 @@ typedef struct trainer {
     uint64_t steps;            /* at the end of training */
     uint32_t *order;           /* of the samples in epoch order_epoch */
     uint64_t order_epoch;
-    double *step_ms; /* [step - first_step] */
-    size_t step_capacity;
+    train_step_t *history; /* [step - first_step] */
+    size_t history_capacity;
     progress_t progress;
     train_report_t report;
     weft_status_t failed; /* the status of a file that could not be written */
@@ -47,6 +52,8 @@ weft_status_t wefti_trainer_open_writer(trainer_t *trainer);
 weft_status_t wefti_trainer_begin(trainer_t *trainer);
 /* The number of steps from the position on, and room for their times. */
 weft_status_t wefti_trainer_plan_steps(trainer_t *trainer);
+/* history.c: collective, after summaries: writes options->report_path with the steps of all ranks. */
+weft_status_t wefti_trainer_write_report(trainer_t *trainer, uint64_t rss_bytes);
 /* elastic.c: keeps the state after a step, if the run is elastic. */
 weft_status_t wefti_trainer_keep(trainer_t *trainer);
 /* The largest plan for low to high ranks; the same on all of them. */

@@ -80,12 +80,32 @@ static weft_status_t insert(cl_device_t *device, const cl_block_t *block)
     return WEFT_OK;
 }
 
+/*
+ * Addresses for bytes, and an unused page, as calls on memory that lies side by side become one:
+ * pages of a file, or, if file is -1, names only. NULL: there is no room.
+ */
+static uint8_t *map_addresses(size_t bytes, int file, uint64_t offset)
+{
+    size_t whole = round_up(bytes);
+    uint8_t *begin = mmap(NULL, whole + PAGE_BYTES, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (begin == MAP_FAILED) {
+        return NULL;
+    }
+    if (file >= 0 && mmap(begin, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file,
+                          (off_t)offset) == MAP_FAILED) {
+        munmap(begin, whole + PAGE_BYTES);
+        return NULL;
+    }
+    return begin;
+}
+
 static void release(const cl_device_t *device, const cl_block_t *block)
 {
     if (block->memory != NULL) {
         clReleaseMemObject(block->memory);
     }
-    munmap(block->begin, round_up(block->bytes));
+    munmap(block->begin, round_up(block->bytes) + PAGE_BYTES);
     if (device->shared && !block->imported && !block->foreign) {
         fallocate(device->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   (off_t)block->file_offset, (off_t)block->bytes);
@@ -123,14 +143,10 @@ static weft_status_t add_block(cl_device_t *device, size_t bytes, cl_block_t *ou
     if (device->shared && ftruncate(device->file, (off_t)(device->file_bytes + block.bytes)) != 0) {
         return no_room(device, bytes);
     }
-    void *begin = device->shared ? mmap(NULL, block.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                                        device->file, (off_t)block.file_offset)
-                                 : mmap(NULL, block.bytes, PROT_NONE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) {
+    block.begin = map_addresses(block.bytes, device->shared ? device->file : -1, block.file_offset);
+    if (block.begin == NULL) {
         return no_room(device, bytes);
     }
-    block.begin = begin;
     device->file_bytes += device->shared ? block.bytes : 0;
     weft_status_t status = make_buffer(device, &block);
     status = status == WEFT_OK ? insert(device, &block) : status;
@@ -266,7 +282,7 @@ weft_status_t cl_mem_export(weft_device_t *base, void *address, uint8_t out_hand
     return WEFT_OK;
 }
 
-static weft_status_t map_file(const handle_t *handle, void **out_begin)
+static weft_status_t map_file(const handle_t *handle, uint8_t **out_begin)
 {
     char path[64];
     struct stat found;
@@ -278,11 +294,9 @@ static weft_status_t map_file(const handle_t *handle, void **out_begin)
     bool fits = fstat(file, &found) == 0 && handle->bytes > 0 &&
                 handle->offset <= (uint64_t)found.st_size &&
                 handle->bytes <= (uint64_t)found.st_size - handle->offset;
-    *out_begin = fits ? mmap(NULL, (size_t)handle->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                             (off_t)handle->offset)
-                      : MAP_FAILED;
+    *out_begin = fits ? map_addresses((size_t)handle->bytes, file, handle->offset) : NULL;
     close(file);
-    return *out_begin != MAP_FAILED
+    return *out_begin != NULL
                ? WEFT_OK
                : cl_fail(WEFT_ERR_SYSTEM, "%s: cannot map %llu bytes at %llu", path,
                          (unsigned long long)handle->bytes, (unsigned long long)handle->offset);
@@ -292,7 +306,7 @@ weft_status_t cl_mem_import(weft_device_t *base, const uint8_t bytes[64], void *
 {
     cl_device_t *device = (cl_device_t *)base;
     handle_t handle;
-    void *begin = NULL;
+    uint8_t *begin = NULL;
     memcpy(&handle, bytes, sizeof handle);
     if (!device->shared || handle.magic != MAGIC) {
         return cl_fail(WEFT_ERR_UNSUPPORTED, "device %s: memory of a device of another kind",
@@ -340,13 +354,15 @@ weft_status_t cl_mem_handle(weft_device_t *base, const void *address, void **out
 static weft_status_t add_foreign(cl_device_t *device, cl_mem memory, size_t bytes,
                                  uint8_t **out_begin)
 {
-    cl_block_t block = {.bytes = bytes, .memory = memory, .foreign = true, .wraps = 1};
-    void *begin =
-        mmap(NULL, round_up(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (begin == MAP_FAILED) {
+    cl_block_t block = {.begin = map_addresses(bytes, -1, 0),
+                        .bytes = bytes,
+                        .memory = memory,
+                        .foreign = true,
+                        .wraps = 1};
+    if (block.begin == NULL) {
         return no_room(device, bytes);
     }
-    block.begin = *out_begin = begin;
+    *out_begin = block.begin;
     clRetainMemObject(memory);
     weft_status_t status = insert(device, &block);
     if (status < 0) {

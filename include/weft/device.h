@@ -66,7 +66,8 @@ typedef struct weft_device_ops {
     uint32_t abi_version;    /**< WEFT_DEVICE_ABI_VERSION */
     const char *name;        /**< name of the device, for messages */
     weft_device_caps_t caps; /**< capabilities */
-    /** Allocates zeroed memory, aligned to at least 64 bytes. Equivalent to: cudaMalloc. */
+    /** Allocates zeroed memory, aligned to at least 64 bytes. Copies reach over allocations that lie
+     * side by side, or there are none. Equivalent to: cudaMalloc. */
     weft_status_t (*mem_alloc)(weft_device_t *device, size_t bytes, void **out_address);
     /** Frees memory of mem_alloc. */
     void (*mem_free)(weft_device_t *device, void *address);

@@ -129,6 +129,28 @@ static void test_table_allocates(void **state)
     free(bytes);
 }
 
+/* Calls on memory side by side become one, also where an allocation ends between them. */
+static void test_table_copies_over_neighbours(void **state)
+{
+    enum { BLOCKS = 8, BYTES = 4096 };
+    const fixture_t *fixture = *state;
+    uint8_t bytes[2 * BYTES] = {0};
+    void *blocks[BLOCKS] = {NULL};
+    for (int i = 0; i < BLOCKS; i++) {
+        assert_int_equal(fixture->ops->mem_alloc(fixture->card, BYTES, &blocks[i]), WEFT_OK);
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        for (int j = 0; j < BLOCKS; j++) {
+            if ((uint8_t *)blocks[i] + BYTES == blocks[j]) {
+                put(fixture, blocks[i], bytes, sizeof bytes);
+            }
+        }
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        fixture->ops->mem_free(fixture->card, blocks[i]);
+    }
+}
+
 static void test_table_imports(void **state)
 {
     const fixture_t *fixture = *state;
@@ -490,6 +512,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_table_is_complete),
         TEST(test_table_allocates),
+        TEST(test_table_copies_over_neighbours),
         TEST(test_table_imports),
         TEST(test_table_copies),
         TEST(test_table_wraps),

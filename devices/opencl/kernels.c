@@ -95,8 +95,8 @@ static PREPARE(prepare_loss)
     }
     cl_add_number(&node, has_log_prob);
     cl_add_number(&node, mean);
-    node.scratch_bytes =
-        (size_t)(rows + (has_log_prob ? 0 : cl_elems(&desc->inputs[0]))) * sizeof(float);
+    node.scratch_bytes = /* of no rows too: the functions take it */
+        (size_t)(rows + (has_log_prob ? 0 : cl_elems(&desc->inputs[0])) + 1) * sizeof(float);
     cl_add_step(&node, cl_each("loss_rows", rows));
     cl_add_step(&node, cl_each("loss_total", 1));
     return cl_keep(desc, &node, out_state, out_scratch_bytes);

@@ -140,9 +140,11 @@ int wp_dlpack_fill(const wp_dlpack_tensor_t *tensor, bool writable, const char *
     out->rank = (uint32_t)tensor->rank;
     out->count = 1;
     for (uint32_t i = 0; i < out->rank; i++) {
+        int64_t bytes;
         out->dims[i] = tensor->dims[i];
         if (tensor->dims[i] < 0 ||
-            __builtin_mul_overflow(out->count, (uint64_t)tensor->dims[i], &out->count)) {
+            __builtin_mul_overflow(out->count, (uint64_t)tensor->dims[i], &out->count) ||
+            __builtin_mul_overflow(out->count, weft_dtype_size_bytes(out->dtype), &bytes)) {
             PyErr_Format(PyExc_ValueError, "%s has invalid dimensions", argument);
             return -1;
         }

@@ -129,7 +129,7 @@ static void array_dealloc(PyObject *object)
 static const char *device_name(const device_array_t *self)
 {
     return self->context->context != NULL ? weft_context_device(self->context->context)->ops->name
-                                          : "of a closed context";
+                                          : "(closed context)";
 }
 
 int wp_array_from_device(PyObject *object, const char *argument, wp_array_flags_t flags,
@@ -297,24 +297,25 @@ static bool host_reaches(const device_array_t *self)
     return self->wrapped == NULL && (device->ops->caps & WEFT_DEVICE_HOST_ACCESS) != 0;
 }
 
-/* A pair of integers, of which the first is wanted; otherwise where there is none. -1: an
- * exception. */
-static long first_of(PyObject *pair, long otherwise)
+/* Item index of a pair of integers; otherwise where there is no pair, or an exception already. */
+static long item_of(PyObject *pair, Py_ssize_t index, long otherwise)
 {
-    if (pair == NULL || pair == Py_None) {
+    if (pair == Py_None || PyErr_Occurred() != NULL) {
         return otherwise;
     }
-    PyObject *first = PySequence_GetItem(pair, 0);
-    long value = first != NULL ? PyLong_AsLong(first) : -1;
-    Py_XDECREF(first);
+    PyObject *item = PySequence_GetItem(pair, index);
+    long value = item != NULL ? PyLong_AsLong(item) : -1;
+    Py_XDECREF(item);
     return value;
 }
 
-/* numpy().__dlpack__(..): a copy. */
-static PyObject *export_copy(PyObject *object)
+/* numpy().__dlpack__(..): a copy. Consumers of DLPack before 1.0 do not know versioned capsules. */
+static PyObject *export_copy(PyObject *object, bool versioned)
 {
     PyObject *host = numpy(object, NULL);
-    PyObject *capsule = host != NULL ? wp_dlpack_export_of(host) : NULL;
+    PyObject *capsule = host == NULL ? NULL
+                        : versioned  ? wp_dlpack_export_of(host)
+                                     : PyObject_CallMethod(host, "__dlpack__", NULL);
     Py_XDECREF(host);
     return capsule;
 }
@@ -334,21 +335,23 @@ static PyObject *dlpack(PyObject *object, PyObject *args, PyObject *keywords)
     if (status < 0) {
         return wp_raise(self->context->state, status);
     }
-    long major = first_of(version, 0), type = first_of(device, handle.dlpack_type);
     int copies = copy == Py_None ? -1 : PyObject_IsTrue(copy);
-    if (PyErr_Occurred() != NULL) {
-        return NULL;
+    long major = item_of(version, 0, 0), type = item_of(device, 0, handle.dlpack_type);
+    long index = item_of(device, 1, handle.dlpack_index);
+    if (PyErr_Occurred() != NULL || wp_context_open(self->context) == NULL) {
+        return NULL; /* methods of the arguments may have closed the context */
     }
     if (type == WP_DLPACK_CPU && (copies == 1 || (copies < 0 && !host_reaches(self)))) {
-        return export_copy(object);
+        return export_copy(object, major >= 1);
     }
     if (type == WP_DLPACK_CPU && host_reaches(self)) {
         handle = (weft_mem_handle_t){.handle = self->data, .dlpack_type = WP_DLPACK_CPU};
-    } else if (type != handle.dlpack_type || copies == 1) {
+    } else if (type != handle.dlpack_type || index != handle.dlpack_index || copies == 1) {
         PyErr_Format(PyExc_BufferError,
-                     "an array on device %s is exported as DLPack device type %d, or to the host "
-                     "(1) by a copy: device type %ld%s was asked for",
-                     device_name(self), (int)handle.dlpack_type, type,
+                     "an array on device %s is exported as DLPack device (%d, %d), or to the host "
+                     "(1) by a copy: device (%ld, %ld)%s was asked for",
+                     device_name(self), (int)handle.dlpack_type, (int)handle.dlpack_index, type,
+                     index,
                      copies == 1   ? " and a copy"
                      : copies == 0 ? " without a copy"
                                    : "");

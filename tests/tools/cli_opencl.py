@@ -205,12 +205,39 @@ except BufferError as caught:
     assert not shared and "without a copy" in str(caught), caught
 else:
     assert shared
-for wrong in ({"dl_device": (2, 0)}, {"copy": True}):
+for wrong in ({"dl_device": (2, 0)}, {"dl_device": (4, 1)}, {"copy": True}):
     try:
         a.__dlpack__(**wrong)
     except BufferError:
         continue
     raise AssertionError(wrong)
+assert '"dltensor"' in repr(a.__dlpack__(dl_device=(1, 0), copy=True)) # no version was asked for
+huge = Foreign(context, 100)
+huge.dims[0], huge.struct.tensor.bits, huge.struct.tensor.offset = 2**61, 64, 64 # 2**64 bytes
+try:
+    weft.from_dlpack(huge)
+except ValueError as caught:
+    assert "invalid dimensions" in str(caught), caught
+else:
+    raise AssertionError("2**64 bytes")
+class Closes:
+    def __init__(self, context):
+        self.context = context
+    def __getitem__(self, index):
+        self.context.close()
+        return 1 - index
+    def __bool__(self):
+        self.context.close()
+        return False
+for wrong in ("dl_device", "copy"):
+    alone = weft.Context(0, 1, device="opencl:0")
+    array = weft.zeros(3, context=alone)
+    try:
+        array.__dlpack__(**{"dl_device": (1, 0), wrong: Closes(alone)})
+    except weft.WeftStateError as caught:
+        assert "the context was closed" in str(caught), caught
+    else:
+        raise AssertionError(wrong)
 del capsule, tensor, foreign
 """
 
@@ -479,6 +506,22 @@ class OpenCL(Case):
         model = support.SOURCE / "tests/data/torch_dropout.onnx"
         cpu, devices = self.digests(model, "--batch", 5, data=self.dir / "d.npz", world=2)  # no multiple of 4
         self.assertEqual([cpu], devices)
+
+    @NEED_DEVICES
+    def test_a_loss_of_no_rows(self):
+        value, types = helper.make_tensor_value_info, onnx.TensorProto
+        for outputs in (["loss"], ["loss", "log"]):
+            graph = helper.make_graph(
+                [helper.make_node("SoftmaxCrossEntropyLoss", ["x", "label"], outputs, reduction="sum")], "rows",
+                [value("x", types.FLOAT, [0, 10]), value("label", types.INT64, [0])], [value(name, types.FLOAT, None) for name in outputs])
+            model = self.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]))
+            (self.dir / "in").mkdir(exist_ok=True)
+            for name, array in (("x", np.zeros((0, 10), np.float32)), ("label", np.zeros(0, np.int64))):
+                (self.dir / "in" / f"{name}.pb").write_bytes(numpy_helper.from_array(array, name).SerializeToString())
+            for device in ("cpu", "opencl:0"):
+                self.weft("run", model, "-n", 1, "--infer", "--inputs", "in", "--outputs", device, "--device", device)
+                loss = onnx.load_tensor(str(self.dir / device / "loss.pb"))
+                self.assertEqual(numpy_helper.to_array(loss), 0.0)
 
     @NEED_DEVICES
     def test_an_index_out_of_range_is_an_error(self):

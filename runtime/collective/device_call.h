@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of groups whose context has a device: staged through the host. Nothing is copied where
- * the host reaches the device's memory.
+ * the host reaches the device's memory and the program has wrapped none of its own.
  *
  *   user's stream S (a queue of the device)         host side H (an inline stream of the group)
  *   copy the send buffer to host memory

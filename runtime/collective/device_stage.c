@@ -210,7 +210,9 @@ static weft_status_t stage_members(wefti_device_call_t *place, wefti_call_t *cal
 weft_status_t wefti_device_call_stage(wefti_device_call_t *place, wefti_call_t *call)
 {
     place->outs.count = place->ins.count = 0;
-    if (wefti_context_host_reaches(call->group->context)) {
+    weft_context_t *context = call->group->context;
+    if (wefti_context_host_reaches(context) &&
+        !atomic_load_explicit(&context->wraps, memory_order_relaxed)) {
         return WEFT_OK; /* nothing moves: the host's part works on the device's memory */
     }
     if (call->fused != NULL) {

@@ -68,6 +68,7 @@ struct weft_context {
     wefti_flight_t flight;
     weft_device_t *device;    /* NULL: the CPU device */
     wefti_endpoint_t *memory; /* its region is memory of the device; CPU device: the endpoint */
+    _Atomic bool wraps;       /* weft_mem_wrap gave addresses, which the host need not reach */
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
     bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;

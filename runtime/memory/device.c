@@ -228,6 +228,8 @@ weft_status_t weft_mem_wrap(weft_context_t *context, void *handle, uint64_t byte
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "bytes: must be at least 1: 0");
     }
     if (context->device != NULL) {
+        /* relaxed: who uses the addresses in a call has them from here */
+        atomic_store_explicit(&context->wraps, true, memory_order_relaxed);
         return context->device->ops->mem_wrap(context->device, handle, bytes, out_address);
     }
     *out_address = handle;

@@ -20,7 +20,8 @@ static weft_status_t late(const weft_session_t *session)
                        session->context->device->ops->name);
 }
 
-weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
+/* watch: the queue may wait for other ranks. */
+static weft_status_t drain(weft_session_t *session, weft_queue_t *queue, bool watch)
 {
     const weft_device_ops_t *ops = session->context->device->ops;
     uint64_t timeout_ns = session->context->settings.timeout_ns;
@@ -31,13 +32,18 @@ weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
             return status;
         }
         if (polls % CHECK_EVERY == 0) {
-            WEFT_RETURN_IF_ERROR(wefti_endpoint_check(session->endpoint));
+            WEFT_RETURN_IF_ERROR(watch ? wefti_endpoint_check(session->endpoint) : WEFT_OK);
             if (wefti_now_ns() > deadline_ns) {
                 return late(session);
             }
         }
         sched_yield();
     }
+}
+
+weft_status_t wefti_session_drain(weft_session_t *session, weft_queue_t *queue)
+{
+    return drain(session, queue, true);
 }
 
 weft_status_t wefti_session_await(weft_session_t *session, weft_queue_t *queue, weft_queue_t *other,
@@ -232,5 +238,6 @@ weft_status_t wefti_session_copy(weft_session_t *session, void *dst, const void 
     src = wefti_staged_address(session, src);
     WEFT_RETURN_IF_ERROR(ops->copy(session->copy_queue, dst, src, bytes));
     WEFT_RETURN_IF_ERROR(ops->flush(session->copy_queue));
-    return wefti_session_drain(session, session->copy_queue);
+    /* the caller's memory is in use until the copy is done */
+    return drain(session, session->copy_queue, false);
 }

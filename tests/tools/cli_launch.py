@@ -141,16 +141,18 @@ class Hosts(LaunchCase):
 
     def test_a_file_of_hosts(self):
         path = self.dir / "hosts"
-        path.write_text("# two machines\na slots=2\n\nb 1   # the other\n")
+        path.write_text(f"# two machines{1000 * ' '}\na slots=2\n\nb 1   # the other\n")
         for name in (path, "hosts"):
             self.assertEqual(self.where(name), [["a", "0/2"], ["a", "1/2"], ["b", "0/1"]])
 
     def test_wrong_hosts(self):
         (self.dir / "empty").write_text("# nobody\n")
         (self.dir / "bad").write_text("a slots=none\n")
+        (self.dir / "null").write_bytes(b"a\0\nb\n")
         for hosts, match in (("a:0", "slots must be between 1 and 1024"), ("a:x", "slots"), ("-oProxyCommand=x", "invalid host name"),
                              ("a;b", "invalid host name"), ("[::1]x", r"\[address\]:slots"), ("a:1000,b:1000", "1024"),
-                             ("./empty", "no host"), ("./bad", "none|slots"), ("/nonexistent/file", "cannot read")):
+                             ("./empty", "no host"), ("./bad", "none|slots"),
+                             ("./null", "not a text file"), ("/dev/zero", "not a text file"), ("/nonexistent/file", "cannot read")):
             done = self.hosts(hosts, "--", "true", code=2)
             self.assertRegex(done.stderr, match)
             self.assert_one_line(done.stderr)
@@ -175,6 +177,45 @@ class Hosts(LaunchCase):
     def test_exit_code_and_host_of_the_first_rank_that_fails(self):
         done = self.hosts("a,b:2", "--", "sh", "-c", "[ $WEFT_RANK = 2 ] && exit 9; sleep 30", code=9)
         self.assertRegex(done.stderr, r"^weft run: rank 2 \(pid \d+, host b\) exited with status 9\n$")
+
+    def test_what_only_ranks_report(self):
+        """Whatever their arguments are, and however they end."""
+        (self.dir / "script").write_text("exit 3")
+        for host, command, code, end in (("a", ("sh", "script", "--rank"), 3, "exited with status 3"),
+                                         ("a", ("sh", "-c", "kill -SEGV $$"), 139, r"was killed by signal 11 .*"),
+                                         ("localhost", ("sh", "-c", "exit 255"), 255, "exited with status 255"),
+                                         ("localhost", ("sh", "-c", "exit 127"), 127, "exited with status 127")):
+            done = self.hosts(host, "--", *command, code=code)
+            self.assertRegex(done.stderr, rf"^weft run: rank 0 \(pid \d+, host {host}\) {end}\n$")
+
+    def test_input(self):
+        """That of ssh is the launcher's, which ranks do not read."""
+        for hosts in ("a,b", "localhost:2"):
+            self.assertEqual(self.hosts(hosts, "--", "cat", input="of the launcher").stdout, "")
+
+    def test_remote_shells(self):
+        (self.dir / "words").write_text('#!/bin/sh\nshift 40; exec sh -c "$2"\n')
+        (self.dir / "words").chmod(0o755)
+        many = " ".join([str(self.dir / "words"), *map(str, range(40))])
+        self.assertEqual(self.program("--hosts", "a", "--engine", "ssh", "--rsh", many, "--", "echo", "said").stdout,
+                         "said\n")
+        for empty in "", " \t":
+            done = self.program("--hosts", "a", "--rsh", empty, "--", "true", code=2)
+            self.assertEqual(done.stderr, "weft run: --rsh or WEFT_RSH: missing command\n")
+
+    def test_a_colon(self):
+        """Engines would run what follows it."""
+        for engine in "srun", "mpirun", "mpiexec.hydra":
+            done = self.program("--hosts", "a", "--engine", engine, "--", "echo", ":", "false", code=2)
+            self.assertRegex(done.stderr, f"^weft run: argument ':' requires --engine ssh: {engine} reads it")
+        self.assertEqual(self.hosts("a", "--", "echo", ":").stdout, ":\n")
+
+    def test_exit_code_of_a_signal(self):
+        """Other hosts' ranks fail because of it, and may have ended before."""
+        (self.dir / "script").write_text("echo $$ >$WEFT_RANK\n[ $WEFT_RANK = 0 ] && while ! [ -s 1 ]; do sleep 0.01; done && exit 7\n"
+                                         "while ! [ -s 0 ] || kill -0 $(cat 0) 2>&-; do sleep 0.01; done\nsleep 0.1; kill -SEGV $$\n")
+        done = self.hosts("a,b", "--", "sh", "script", code=128 + 11)
+        self.assertRegex(done.stderr, r"rank 0 \(pid \d+, host a\) exited with status 7\n")
 
     def test_much_output(self):
         done = self.hosts("a,b", "--", "/usr/bin/python3", "-c", "print('x' * 3000000)")

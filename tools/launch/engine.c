@@ -307,8 +307,22 @@ static const engine_t *named_engine(const char *text)
     return NULL;
 }
 
+/* Between programs, as engines other than ssh read their command line. */
+static bool has_colon(const launch_t *launch)
+{
+    bool found = false;
+    for (char **at = launch->program; at != NULL && *at != NULL; at++) {
+        found = found || strcmp(*at, ":") == 0;
+    }
+    return found;
+}
+
 static int check(const launch_t *launch, const engine_t *engine)
 {
+    const char *rsh = wefti_engine_rsh(launch);
+    if (rsh != NULL && rsh[strspn(rsh, " \t")] == '\0') {
+        return wefti_usage_error(launch->command, "--rsh or WEFT_RSH: missing command");
+    }
     if (engine == NULL) {
         return wefti_usage_error(launch->command,
                                  "--engine %s: must be srun, prterun, mpirun, mpirun.openmpi, "
@@ -322,6 +336,12 @@ static int check(const launch_t *launch, const engine_t *engine)
     }
     if (engine->use != NULL && launch->bind_irqs) {
         return wefti_usage_error(launch->command, "--bind-irqs requires --engine ssh, not %s",
+                                 engine->program);
+    }
+    if (engine->use != NULL && has_colon(launch)) {
+        return wefti_usage_error(launch->command,
+                                 "argument ':' requires --engine ssh: %s reads it as the end of a "
+                                 "program",
                                  engine->program);
     }
     return EXIT_OK;

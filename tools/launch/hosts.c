@@ -136,7 +136,7 @@ static int read_line(const char *command, host_plan_t *plan, char *line)
 {
     char *rest = NULL;
     uint32_t slots = 1;
-    line[strcspn(line, "#\r\n")] = '\0';
+    line[strcspn(line, "#\r")] = '\0';
     char *entry = strtok_r(line, " \t", &rest);
     char *more = entry != NULL ? strtok_r(NULL, " \t", &rest) : NULL;
     if (entry == NULL) {
@@ -155,18 +155,23 @@ static int read_line(const char *command, host_plan_t *plan, char *line)
 static int read_file(const char *command, host_plan_t *plan, const char *path)
 {
     FILE *file = fopen(path, "re");
-    char line[512];
-    size_t read = 0;
-    int code = file != NULL ? EXIT_OK
-                            : wefti_usage_error(command, "--hosts: cannot read %s: %s", path,
-                                                strerror(errno));
-    while (code == EXIT_OK && read < MAX_FILE_BYTES && fgets(line, sizeof line, file) != NULL) {
-        read += strlen(line);
+    char *text = calloc(1, MAX_FILE_BYTES + 1), *rest = NULL;
+    size_t bytes = file != NULL && text != NULL ? fread(text, 1, MAX_FILE_BYTES, file) : 0;
+    int code = EXIT_OK;
+    if (file == NULL || text == NULL || ferror(file) != 0) {
+        code = wefti_usage_error(command, "--hosts: cannot read %s: %s", path, strerror(errno));
+    } else if (bytes == MAX_FILE_BYTES || strlen(text) != bytes) {
+        code = wefti_usage_error(command, "--hosts: %s: not a text file of less than %u bytes",
+                                 path, MAX_FILE_BYTES);
+    }
+    for (char *line = code == EXIT_OK ? strtok_r(text, "\n", &rest) : NULL;
+         line != NULL && code == EXIT_OK; line = strtok_r(NULL, "\n", &rest)) {
         code = read_line(command, plan, line);
     }
     if (file != NULL) {
         fclose(file);
     }
+    free(text);
     return code;
 }
 

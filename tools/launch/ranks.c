@@ -47,10 +47,12 @@ static void bind_rank(const rank_set_t *set, uint32_t index)
     (void)wefti_binding_apply(index, set->count, bind);
 }
 
-/* Rank 0 has our standard input, but not the terminal: it is not in its foreground. */
+/* Rank 0 has our standard input, but not the terminal (it is not in its foreground), nor the
+ * launcher's messages. */
 static void set_streams(const rank_set_t *set, uint32_t index, const int *outputs)
 {
-    if (set->program && (set->ranks[index].rank != 0 || isatty(STDIN_FILENO) == 1)) {
+    bool ours = set->extra_fd >= 0 || isatty(STDIN_FILENO) == 1;
+    if (set->program && (set->ranks[index].rank != 0 || ours)) {
         int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (nothing >= 0) {
             dup2(nothing, STDIN_FILENO);

@@ -29,10 +29,10 @@
 #include "tools/launch/ranks.h"
 
 #define MAX_JOB_BYTES 60000u /* less than a pipe holds, so writing does not wait for ssh */
-#define MAX_WORDS 32
 #define FLAG_TAG 1u
 #define FLAG_BIND_IRQS 2u
 #define FLAG_ELASTIC 4u
+#define FLAG_RANKS 8u /* the command is `weft run --rank` */
 
 extern char **environ;
 
@@ -97,10 +97,11 @@ static int read_job(part_t *part, launch_t *launch, uint32_t *out_world, uint32_
     }
     launch->address = next_text(part);
     *out_world = next_number(part, LAUNCH_MAX_RANKS);
-    uint32_t flags = next_number(part, FLAG_TAG | FLAG_BIND_IRQS | FLAG_ELASTIC);
+    uint32_t flags = next_number(part, FLAG_TAG | FLAG_BIND_IRQS | FLAG_ELASTIC | FLAG_RANKS);
     launch->tag_output = (flags & FLAG_TAG) != 0;
     launch->bind_irqs = (flags & FLAG_BIND_IRQS) != 0;
     launch->min_ranks = (flags & FLAG_ELASTIC) != 0; /* of this host */
+    launch->is_rank = (flags & FLAG_RANKS) != 0;
     const char *directory = next_text(part);
     launch->rank_count = next_number(part, LAUNCH_MAX_RANKS);
     for (uint32_t i = 0; i < launch->rank_count; i++) {
@@ -142,7 +143,6 @@ int wefti_launch_part(const char *command)
                    : wefti_usage_error(command, "out of memory: the job of a host");
     if (code == EXIT_OK) {
         launch.program = words;
-        launch.is_rank = words[1] != NULL && words[2] != NULL && strcmp(words[2], "--rank") == 0;
         launch.rank_numbers = ranks;
         code = wefti_launch_program(&launch, world_size);
     }
@@ -167,7 +167,7 @@ typedef struct ssh_launcher {
     uint32_t count, running, succeeded;
     rank_set_t signals; /* no ranks: signal_fd */
     bool interrupted, closed;
-    int code;             /* of the first host that failed */
+    int code;             /* of the first host that failed, or where a signal has ended a rank */
     uint64_t deadline_ns; /* 0: none; when the ranks, then the ssh that are left are ended */
 } ssh_launcher_t;
 
@@ -207,7 +207,8 @@ static bool build_job(const ssh_launcher_t *self, const launch_host_t *host, uin
     add_text(job, address);
     add_number(job, world_size);
     add_number(job, (launch->tag_output ? FLAG_TAG : 0) | (launch->bind_irqs ? FLAG_BIND_IRQS : 0) |
-                        (launch->min_ranks > 0 ? FLAG_ELASTIC : 0));
+                        (launch->min_ranks > 0 ? FLAG_ELASTIC : 0) |
+                        (launch->program == NULL ? FLAG_RANKS : 0));
     add_text(job, getcwd(directory, sizeof directory) != NULL ? directory : "/");
     add_number(job, host->rank_count);
     for (uint32_t i = 0; i < host->rank_count; i++) {
@@ -223,7 +224,8 @@ static void become_ssh(const ssh_launcher_t *self, const launch_host_t *host, co
                        int input)
 {
     const launch_t *launch = self->launch;
-    char command[PATH_MAX + 64], *copy = strdup(self->words), *rest = NULL, *words[MAX_WORDS + 3];
+    char command[PATH_MAX + 64], *copy = strdup(self->words), *rest = NULL;
+    char **words = calloc(strlen(self->words) / 2 + 4, sizeof *words); /* and ours */
     int count = 0;
     sigprocmask(SIG_SETMASK, &self->signals.old_mask, NULL);
     signal(SIGINT, SIG_IGN); /* Ctrl-C: the launcher tells the ranks */
@@ -233,14 +235,13 @@ static void become_ssh(const ssh_launcher_t *self, const launch_host_t *host, co
     snprintf(command, sizeof command, "exec '%s' %s --host-ranks", weft, launch->command);
     if (host->here) {
         execl("/proc/self/exe", weft, launch->command, "--host-ranks", (char *)NULL);
-    } else if (copy != NULL) {
-        for (char *word = strtok_r(copy, " \t", &rest); word != NULL && count < MAX_WORDS;
+    } else if (copy != NULL && words != NULL) {
+        for (char *word = strtok_r(copy, " \t", &rest); word != NULL;
              word = strtok_r(NULL, " \t", &rest)) {
             words[count++] = word;
         }
         words[count] = (char *)host->name;
         words[count + 1] = command;
-        words[count + 2] = NULL;
         execvp(words[0], words);
     }
     fprintf(stderr, "weft %s: cannot run %s: %s\n", launch->command, count > 0 ? words[0] : "weft",
@@ -300,6 +301,12 @@ static void take_signals(ssh_launcher_t *self)
     }
 }
 
+/* Statuses of ssh itself, or of a shell there that cannot execute the command. */
+static bool is_of_ssh(const ssh_host_t *host, int code)
+{
+    return !host->host->here && (code == 255 || code == 126 || code == 127);
+}
+
 /* What the ranks of the host do not report: that ssh, or the command there, could not be run. */
 static void report_host(const ssh_launcher_t *self, const ssh_host_t *host, int wait_status)
 {
@@ -312,7 +319,7 @@ static void report_host(const ssh_launcher_t *self, const ssh_host_t *host, int 
     if (WIFSIGNALED(wait_status)) {
         fprintf(stderr, "weft %s: host %s: %s was killed by signal %d\n", self->launch->command,
                 host->host->name, program, WTERMSIG(wait_status));
-    } else if (WEXITSTATUS(wait_status) >= 126 && WEXITSTATUS(wait_status) != 128 + SIGKILL) {
+    } else if (is_of_ssh(host, WEXITSTATUS(wait_status))) {
         fprintf(stderr, "weft %s: host %s: %s ended with status %d\n", self->launch->command,
                 host->host->name, program, WEXITSTATUS(wait_status));
     }
@@ -329,10 +336,13 @@ static void reap(ssh_launcher_t *self)
         host->ended = true;
         self->running--;
         self->succeeded += status == 0;
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_RUN_FAILED;
+        code = is_of_ssh(host, code) ? EXIT_RUN_FAILED : code;
         if (status != 0 && self->code == EXIT_OK && !self->interrupted) {
-            int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_RUN_FAILED;
-            self->code = code == 255 || code == 126 || code == 127 ? EXIT_RUN_FAILED : code;
             report_host(self, host, status);
+            self->code = code;
+        } else if (code > 128 && self->code != EXIT_OK && self->code <= 128) {
+            self->code = code; /* the others failed as this rank died, and may end before it does */
         }
         if (status != 0 && self->launch->min_ranks == 0) {
             end_by(self, LAUNCH_GRACE_NS);

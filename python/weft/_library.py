@@ -187,8 +187,7 @@ def __getattr__(name):
         made = _structure(name, structures[name])
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = made
-    return made
+    return globals().setdefault(name, made)  # of threads that come here at the same time all have the first one's
 
 
 def _type(text):
@@ -296,8 +295,18 @@ def integer(value, name, most, least=0):
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value)}") from None
     if not least <= value <= most:
+        value = value if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
         raise ValueError(f"{name}: {value} is out of range: must be between {least} and {most}")
     return value
+
+
+def integer_list(values, name, most, least=0):
+    """Any iterable as a list of integers that the library's type has."""
+    try:
+        values = list(values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of integers, not {type(values)}") from None
+    return [integer(value, name, most, least) for value in values]
 
 
 def number(value, name):
@@ -306,6 +315,8 @@ def number(value, name):
         number = 0.0 if value is None else ctypes.c_double(value).value  # which accepts no text
     except TypeError:
         raise TypeError(f"{name} must be a number, not {type(value)}") from None
+    except OverflowError:
+        raise ValueError(f"{name}: an integer is out of range of float") from None
     if not 0 <= number < math.inf:
         raise ValueError(f"{name}: invalid value {value!r}: must be a number of at least 0")
     return number
@@ -315,9 +326,10 @@ def text(value, name):
     """value as a C string."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be str, not {type(value)}")
-    if "\0" in value:
+    value = str.encode(value)  # not what a subclass makes of it, which may be None
+    if b"\0" in value:
         raise ValueError(f"{name}: {value!r} has a null character")
-    return value.encode()
+    return value
 
 
 def path(value, name, optional=False):

@@ -12,21 +12,13 @@ def new_group(ranks, group=None):
     that there is not, or twice), WeftMismatchError when lists differ, WeftNoMemoryError
     when too many groups are alive."""
     parent = _core._group_of(group)
-    ranks = _numbers(ranks, "ranks", parent.size - 1)
+    ranks = library.integer_list(ranks, "ranks", parent.size - 1)
     if not ranks:
         raise ValueError("ranks: a group needs at least one rank")
     for i, rank in enumerate(ranks[:parent.size + 1]):  # more than size are not without one twice
         if rank in ranks[:i]:
             raise ValueError(f"ranks: duplicate rank {rank}")
     return _made(parent, lambda address, out: library.weft_group_create_ranks(address, _array(ranks), len(ranks), out))
-
-
-def _numbers(values, name, most):
-    try:
-        values = list(values)
-    except TypeError:
-        raise TypeError(f"{name} must be a sequence of integers, not {type(values)}") from None
-    return [library.integer(value, name, most) for value in values]
 
 
 def _array(numbers):
@@ -77,7 +69,7 @@ class Group:
             raise TypeError(f"order must be a str, not {type(order)}")
         if order not in _ORDERS:
             raise ValueError(f"unknown order {order!r}: expected 'tree', 'blocks' or 'any'")
-        sizes = [] if block_sizes is None else _numbers(block_sizes, "block_sizes", self.size)
+        sizes = [] if block_sizes is None else library.integer_list(block_sizes, "block_sizes", self.size)
         _core._with(self, library.weft_group_set_order, _ORDERS.index(order),
                     None if block_sizes is None else _array(sizes), len(sizes))
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.compile and weft.Plan (include/weft/compile.h, plan.h)."""
-import operator
 
 from weft import _core
 from weft._lazy import library, part_of
@@ -66,7 +65,7 @@ class _Reader:
         self.keep = []  # what the parameters point into
         self.notes, self.log = _noted()
         self.params = library.weft_compile_params_t(
-            open_batch=1, log=library.ctypes.cast(self.log, library.ctypes.c_void_p))
+            open_batch=1, log=library.ctypes.c_void_p.from_buffer(self.log).value)  # a cast would make a cycle
         self.registry = [None, None]
         self.model(arguments.pop("model"))
         for name, value in arguments.items():
@@ -120,11 +119,12 @@ class _Reader:
         for row, (name, shape) in zip(array, shapes.items()):
             if not isinstance(name, str):
                 raise TypeError(f"shape: {name!r} is not the name of an input")
-            row.name, dims = library.text(name, "shape"), tuple(shape)
+            row.name = library.text(name, "shape")
+            dims = library.integer_list(shape, f"shape of {name!r}", 2**31 - 1)
             if len(dims) > len(row.dims):
                 raise ValueError(f"shape of {name!r} has too many dimensions: at most {len(row.dims)}")
             row.rank = len(dims)
-            row.dims[:len(dims)] = [library.integer(dim, "a dimension of shape", 2**31 - 1) for dim in dims]
+            row.dims[:len(dims)] = dims
         self.params.shapes, self.params.shape_count = library.ctypes.addressof(array), len(shapes)
 
 
@@ -133,16 +133,20 @@ def _text(name, kind, value):
     if kind == _PATH:
         return library.path(value, name)
     if _OPTIONS[name][2] & _LIST and isinstance(value, (list, tuple)):
-        return library.text(",".join(value), name)
+        return b",".join(library.text(part, name) for part in value)
     if kind in (_TEXT, _BYTES) and isinstance(value, str):
         return library.text(value, name)
     try:
+        if kind != _REAL and kind != _TEXT:
+            return b"%d" % library.integer(value, name, library.FOREVER, -2**63)
         if kind == _TEXT or isinstance(value, (str, bytes)):  # float() accepts texts
             raise TypeError
-        return repr(float(value) if kind == _REAL else operator.index(value)).encode()
+        return repr(float(value)).encode()
     except TypeError:
         expected = "a str" if kind == _TEXT else "a number" if kind == _REAL else "an integer"
         raise TypeError(f"{name} must be {expected}, not {type(value)}") from None
+    except OverflowError:
+        raise ValueError(f"{name}: an integer is out of range of float") from None
 
 
 def _naming(function, *args):
@@ -169,7 +173,7 @@ class _Made:
                 library.weft_registry_load_ops(self.registry, ops)
             if kernels is not None:
                 library.publish()
-                one = isinstance(kernels, (str, bytes)) or hasattr(kernels, "__fspath__")
+                one = isinstance(kernels, (str, bytes)) or not hasattr(kernels, "__iter__")
                 for kernel in (kernels,) if one else tuple(kernels):
                     library.weft_registry_load_plugin(self.registry, library.path(kernel, "kernels"))
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of weft.Session is not a step: its tensors by name, files, figures (include/weft/session.h, checkpoint.h)."""
-import operator
 from collections.abc import Mapping
 
 from weft import _core
@@ -158,16 +157,6 @@ _KINDS = {
 }
 
 
-def _whole(value, name):
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: invalid value {value!r}: expected an integer of at least 0") from None
-    if not 0 <= number <= library.FOREVER:
-        raise ValueError(f"{name}: invalid value {value!r}: expected an integer of at least 0")
-    return number
-
-
 def _tensors(kind, doc):
     return property(lambda self: Tensors(self, kind), doc=doc)
 
@@ -231,7 +220,7 @@ class Session:
         """
         numbers = dict(seed=seed, epoch=epoch, sample=sample, sample_count=sample_count)
         info = library.weft_checkpoint_info_t(lr=library.number(lr, "lr"), **{
-            name: _whole(0 if value is None else value, name) for name, value in numbers.items()})
+            name: library.integer(0 if value is None else value, name, library.FOREVER) for name, value in numbers.items()})
         _core._with(self, library.weft_session_save_checkpoint, library.path(path, "path"), library.ctypes.byref(info))
 
     def load_checkpoint(self, path, /):

@@ -93,6 +93,14 @@ class Reentry(ranks.RankCase):
         self.attempt(lambda ends: weft.new_group([0]).split(0, key=ends()))
         self.attempt(lambda ends: weft.new_group([0]).set_order("blocks", [ends(1)]))
 
+    def test_texts(self):
+        class Silent(str):
+            def encode(self, *_):
+                return None
+
+        with weft.Context(0, 1) as context, self.assertRaisesRegex(ValueError, "nowhere"):
+            context.world.set_algorithm("all_reduce", Silent("nowhere"))
+
     def test_contexts(self):
         context = weft.Context(0, 1)
         with self.assertRaises(weft.WeftStateError):

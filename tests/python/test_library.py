@@ -4,6 +4,7 @@
 import ctypes
 import re
 import unittest
+from unittest import mock
 
 import ranks
 
@@ -30,6 +31,21 @@ class Declarations(unittest.TestCase):
                 fields = [f"field {name}.{field} = {getattr(structure, field).offset}, "
                           f"{getattr(structure, field).size} bytes" for field, _ in structure._fields_]
                 self.assertEqual(fields, re.findall(rf"(?m)^field {name}\..*$", self.listed))
+
+    def test_threads_have_the_same(self):
+        """Two types of one name would not be assigned to each other."""
+        name, make, others = "weft_link_stats_t", _library._structure, []
+
+        def during(*args):
+            if not others:
+                others.append(None)
+                others[0] = getattr(_library, name)  # as another thread does meanwhile
+            return make(*args)
+
+        vars(_library).pop(name, None)
+        with mock.patch.object(_library, "_structure", during):
+            self.assertIs(getattr(_library, name), others[0])
+        self.assertIs(getattr(_library, name), others[0])
 
 
 if __name__ == "__main__":

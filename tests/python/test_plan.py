@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """weft.compile and weft.Plan: the same plans as `weft compile` makes, what they say, wrong arguments."""
+import gc
 import json
 import os
 import pathlib
@@ -162,6 +163,15 @@ class Compile(Case):
 
 
 class Wrong(Case):
+    def test_no_cycles(self):
+        gc.collect()
+        gc.disable()
+        try:
+            weft.compile(MLP, world=2, batch=8)
+            self.assertEqual(gc.collect(), 0)
+        finally:
+            gc.enable()
+
     def test_arguments(self):
         wrong = (
             (TypeError, "model must be a path, not <class 'int'>", dict(model=3)),
@@ -183,7 +193,12 @@ class Wrong(Case):
             (TypeError, "shape must be a dict", dict(model=MLP, world=2, shape=(1, 2))),
             (TypeError, "shape: 3 is not the name", dict(model=MLP, world=2, shape={3: (1, 2)})),
             (ValueError, "at most 8", dict(model=MLP, world=2, shape={"image": range(9)})),
-            (ValueError, "a dimension of shape: -1", dict(model=MLP, world=2, shape={"image": (-1,)})),
+            (ValueError, "shape of 'image': -1 is out of range", dict(model=MLP, world=2, shape={"image": (-1,)})),
+            (TypeError, "shape of 'image' must be a sequence of integers", dict(model=MLP, world=2, shape={"image": 3})),
+            (ValueError, "batch: an integer of 16610 bits is out of range", dict(model=MLP, world=2, batch=10**5000)),
+            (ValueError, "lr: an integer is out of range", dict(model=MLP, world=2, lr=10**400)),
+            (TypeError, "freeze must be str, not <class 'int'>", dict(model=MLP, world=2, freeze=[1])),
+            (TypeError, "kernels must be a path", dict(model=MLP, world=2, kernels=3)),
             (ValueError, "the list is empty", dict(model=[])),
             (TypeError, "every model must be a path", dict(model=[MLP, None], infer=True)),
             (weft.WeftNotFoundError, "nowhere.onnx", dict(model="nowhere.onnx", world=2)),

@@ -322,8 +322,10 @@ class Training(Case):
                 session.load_checkpoint(self.dir / "nowhere")
             with self.assertRaises(weft.WeftError):  # on all ranks
                 session.save_checkpoint(self.dir / "no folder" / "c")
-            with self.assertRaisesRegex(ValueError, "seed: invalid value -1"):
+            with self.assertRaisesRegex(ValueError, "seed: -1 is out of range"):
                 session.save_checkpoint(path, seed=-1)
+            with self.assertRaisesRegex(ValueError, "lr: an integer is out of range"):
+                session.save_checkpoint(path, lr=10**400)
             self.assertEqual(session.param_digest(), digest)
 
     def test_saved_model(self):

@@ -410,7 +410,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     plan->flags = message->flags;
     plan->clip_norm = message->clip_norm;
     plan->topology = message->topology;
-    plan->bits = (weft_bits_t)message->bits;
+    plan->bits = message->bits == WEFT_BITS_CPU ? WEFT_BITS_CPU : WEFT_BITS_DEVICE;
     plan->device = message->device[0] != '\0' ? message->device : "cpu"; /* of older files */
     plan->placement = message->placement;
     plan->no_eval_model = message->no_eval_model;

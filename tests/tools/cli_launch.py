@@ -141,7 +141,7 @@ class Hosts(LaunchCase):
 
     def test_a_file_of_hosts(self):
         path = self.dir / "hosts"
-        path.write_text(f"# two machines{1000 * ' '}\na slots=2\n\nb 1   # the other\n")
+        path.write_text(f"# two machines{1000 * '.'}\na slots=2\n\nb 1   # the other\n")
         for name in (path, "hosts"):
             self.assertEqual(self.where(name), [["a", "0/2"], ["a", "1/2"], ["b", "0/1"]])
 

@@ -44,10 +44,12 @@ $weft explain demo/mlp.weft
 say "training on Fashion-MNIST, 2 ranks, 2 epochs"
 $weft run demo/mlp.weft -n 2 --data "$data" --epochs 2 --seed 1 \
   --save demo/mlp-trained.onnx --trace demo/timeline.json
+$weft explain demo/mlp.weft --profile demo/timeline.json --html demo/plan.html
 
 cat <<TEXT
 
 Done after $SECONDS s. Next:
+  - open demo/plan.html in a browser: the plan, predicted and measured, and what other links or ranks would change
   - open demo/timeline.json in https://ui.perfetto.dev: a row per rank and stream
   - demo/mlp-trained.onnx runs in any ONNX runtime
   - $weft run samples/models/lenet.onnx -n 2 --batch 64 --optimizer adam --data $data

@@ -10,7 +10,7 @@ fail() {
 }
 
 scripts/demo.sh
-for file in demo/mlp.weft demo/mlp-trained.onnx demo/timeline.json; do
+for file in demo/mlp.weft demo/mlp-trained.onnx demo/timeline.json demo/plan.html; do
   [ -s "$file" ] || fail "the demo did not write $file"
 done
 ! find build -name 'test_*.o' | grep -q . || fail "the demo built tests"

@@ -417,6 +417,7 @@ class OpenCL(Case):
             cpu, devices = self.digests("mlp.onnx", "--batch", 7, *options, world=world, ways=ways)
             self.assertEqual([cpu] * len(ways), devices, options)
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEED_DEVICES
     @NEED_DATA
     def test_a_timeline_has_the_queues_of_the_devices(self):
@@ -448,6 +449,7 @@ class OpenCL(Case):
                                  and event["name"] == "bucket 0"]
                         self.assertGreaterEqual(len(moved), 3, row)
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEED_DEVICES
     @NEED_DATA
     def test_lenet_has_the_bits_of_the_cpu(self):
@@ -466,11 +468,12 @@ class OpenCL(Case):
         np.savez(self.dir / "images.npz", label=tokens[:, 0] % 5, input=images)
         np.savez(self.dir / "t5.npz", label=tokens[:, 2:], input0=tokens, input1=tokens[:, 2:])
         np.tile(tokens.astype("<u2"), (3, 1)).tofile(self.dir / "t.bin")
-        for model, data in ((support.SOURCE / "tests/data/torch_gpt.onnx", "t.bin"),
-                            ("families/gpt2.onnx", "language.npz"), ("families/gpt2.dynamo.onnx", "language.npz"),
-                            ("families/bert.onnx", "classes.npz"), ("families/bert.dynamo.onnx", "classes.npz"),
-                            ("families/llama.onnx", "language.npz"), ("families/t5.dynamo.onnx", "t5.npz"),
-                            ("families/vit.dynamo.onnx", "images.npz"), ("families/lstm.onnx", "language.npz")):
+        models = ((support.SOURCE / "tests/data/torch_gpt.onnx", "t.bin"),
+                  ("families/gpt2.onnx", "language.npz"), ("families/gpt2.dynamo.onnx", "language.npz"),
+                  ("families/bert.onnx", "classes.npz"), ("families/bert.dynamo.onnx", "classes.npz"),
+                  ("families/llama.onnx", "language.npz"), ("families/t5.dynamo.onnx", "t5.npz"),
+                  ("families/vit.dynamo.onnx", "images.npz"), ("families/lstm.onnx", "language.npz"))
+        for model, data in models[::4 if support.SANITIZED else 1]:
             cpu, devices = self.digests(model, "--batch", 2, "--optimizer", "adamw", steps=2, data=self.dir / data,
                                         ways=({}, BUFFERS))
             self.assertEqual([cpu, cpu], devices, model)
@@ -491,6 +494,7 @@ class OpenCL(Case):
             cpu, devices = self.digests(model, "--batch", 2, "--lr", "0.1", *options, data=self.dir / "a.npz")
             self.assertEqual([cpu], devices, (length, heads, keys))
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEED_DEVICES
     def test_functions_of_elements(self):
         rng = np.random.default_rng(2)
@@ -530,6 +534,7 @@ class OpenCL(Case):
                         "--data", self.dir / "t.bin", "--no-eval", "--device", "opencl", code=2)
         self.assertIn("label or index", run.stderr)
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEED_DEVICES
     @NEED_DATA
     def test_accuracy_is_that_of_the_cpu(self):
@@ -614,6 +619,7 @@ class OpenCL(Case):
             self.addCleanup(run.kill)
         return [(run.communicate(timeout=support.PROMPT)[1], run.returncode) for run in runs]
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEED_DEVICES
     @NEED_DATA
     def test_ranks_that_disagree_are_refused(self):

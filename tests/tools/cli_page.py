@@ -66,6 +66,7 @@ class Page(Case):
         self.assertNotIn("could not be drawn", texts.text())
         return texts
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     def test_the_planner_of_a_page_is_that_of_the_compiler(self):
         if not NODE and not browser.browser():
             self.skipTest(f"neither nodejs nor Chromium: {browser.WHY_NOT}")
@@ -135,6 +136,7 @@ class Page(Case):
         self.assertGreaterEqual(float(out["many"]["doneUs"]), start)
         self.assertGreater(int(out["capped"]["buckets"]), 8)
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @NEEDS_BROWSER
     def test_plans_of_all_kinds_are_drawn(self):
         for name, options in (("infer", ("--infer",)), ("decoupled", ("--decouple",)), ("parameters", ("--shard-parameters",)),
@@ -185,6 +187,7 @@ class Page(Case):
                         texts.find(part)
                     self.assertIn(f"{run['loss_last']:.4f}", texts.text())
 
+    @unittest.skipIf(support.SANITIZED, "takes long; the other cases reach the same code")
     @support.NEED_DATA
     def test_report_of_a_run_on_hosts(self):
         rsh, run = self.dir / "rsh", self.dir / "run"

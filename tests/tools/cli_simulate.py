@@ -6,7 +6,7 @@ import re
 import unittest
 
 import trace_processor
-from support import MODELS, Case, main
+from support import MODELS, SANITIZED, Case, main
 
 
 def hosts(count, ranks, per_rack=0, **more):
@@ -110,6 +110,7 @@ class Simulate(Case):
     def simulate(self, plan, topology, *options):
         return self.weft_json("simulate", plan, "--topology", topology, *options)
 
+    @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
     def test_every_rank_and_classes_of_ranks_agree(self):
         topology = self.topology(hosts(12, 6, 4, levels={"rack": {"gbit_per_s": 50, "latency_us": 2},
                                                          "l3": {"latency_us": 0.1, "gbit_per_s": 80}}))
@@ -142,6 +143,7 @@ class Simulate(Case):
                                               for rate in (1000, 5))]
         self.assertGreater(times[1], 1.5 * times[0])
 
+    @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
     def test_65536_ranks(self):
         topology = self.topology(hosts(8192, 8, 32, levels={"rack": {"gbit_per_s": 1600, "latency_us": 2}}))
         plan = self.plan(topology, model="families/gpt2.onnx")

@@ -57,12 +57,8 @@ weft_status_t wefti_page_write(const char *path, const char *title, const char *
         wefti_text_add(&out, "</script>\n");
     }
     wefti_text_add(&out, "</body>\n</html>\n");
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    if (out.failed || data->failed) {
-        wefti_error(status, "out of memory");
-    } else {
-        status = wefti_file_write(path, &(wefti_piece_t){out.data, out.length}, 1);
-    }
+    out.failed = out.failed || data->failed;
+    weft_status_t status = wefti_file_write_text(path, &out);
     wefti_text_deinit(&out);
     return status;
 }

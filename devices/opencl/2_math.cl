@@ -79,7 +79,7 @@
     {                                                                                              \
         return 1.0f / (1.0f + exp_of##n(-x));                                                      \
     }                                                                                              \
-    F ln_of##n(F x)                                                                           \
+    F ln_of##n(F x)                                                                                \
     {                                                                                              \
         const I tiny = (I)(x < 0x1p-126f);                                                         \
         const U bits = as_uint##n(select(x, x * 0x1p25f, tiny)) - 0x3f3504f3u;                     \

@@ -103,11 +103,10 @@ static weft_status_t write_rank(const wefti_text_t *text, const char *prefix, ui
 {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s.%u.et", prefix, rank);
-    const wefti_piece_t piece = {text->data, text->length};
     if (length < 0 || (size_t)length >= sizeof path) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path of traces: too long: at most 4095");
     }
-    return wefti_file_write(path, &piece, 1);
+    return wefti_file_write_text(path, text);
 }
 
 weft_status_t wefti_sim_write_chakra(const sim_world_t *world, const weft_plan_t *plan,

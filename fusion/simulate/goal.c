@@ -43,9 +43,7 @@ weft_status_t wefti_sim_write_goal(const sim_world_t *world, const weft_plan_t *
         wefti_text_add(&all, "}\n");
         wefti_text_deinit(&texts[r]);
     }
-    const wefti_piece_t piece = {all.data, all.length};
-    status = status >= 0 && all.failed ? WEFT_ERR_NO_MEMORY : status;
-    status = status >= 0 ? wefti_file_write(path, &piece, 1) : status;
+    status = status >= 0 ? wefti_file_write_text(path, &all) : status;
     wefti_text_deinit(&all);
     wefti_free(NULL, texts);
     return status;

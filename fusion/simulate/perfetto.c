@@ -67,8 +67,7 @@ weft_status_t wefti_sim_write_perfetto(const weft_plan_t *plan, const sim_step_t
     wefti_json_end_array(&json);
     wefti_json_end_object(&json);
     wefti_text_add(&text, "\n");
-    const wefti_piece_t piece = {text.data, text.length};
-    weft_status_t status = text.failed ? WEFT_ERR_NO_MEMORY : wefti_file_write(path, &piece, 1);
+    weft_status_t status = wefti_file_write_text(path, &text);
     wefti_text_deinit(&text);
     return status;
 }

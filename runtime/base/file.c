@@ -222,6 +222,14 @@ weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, si
     return status == WEFT_AGAIN ? write_beside(path, true, pieces, piece_count) : status;
 }
 
+weft_status_t wefti_file_write_text(const char *path, const wefti_text_t *text)
+{
+    if (text->failed) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: cannot build %s", path);
+    }
+    return wefti_file_write(path, &(wefti_piece_t){text->data, text->length}, 1);
+}
+
 weft_status_t wefti_file_check_place(const char *path)
 {
     temporary_t temporary;

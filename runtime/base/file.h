@@ -5,6 +5,8 @@
 
 #include <weft/types.h>
 
+#include "runtime/base/text.h"
+
 typedef struct wefti_mapping {
     const uint8_t *data; /* NULL when empty or not mapped */
     size_t size_bytes;
@@ -25,6 +27,8 @@ typedef struct wefti_piece {
 
 /* Writes the pieces to a temporary file beside path and renames it: all or nothing. */
 weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count);
+/* The same of a text; WEFT_ERR_NO_MEMORY if memory for it was missing when it was built. */
+weft_status_t wefti_file_write_text(const char *path, const wefti_text_t *text);
 /* Says before the work is done what writing path would say: no directory, no permission. */
 weft_status_t wefti_file_check_place(const char *path);
 

@@ -23,20 +23,23 @@ static weft_status_t append(const weft_allocator_t *allocator, wefti_segments_t 
     return WEFT_OK;
 }
 
+/* bytes from at on, to or from host, which may be NULL: not placed yet. What is one range is one
+ * copy. */
 static weft_status_t add(const weft_allocator_t *allocator, wefti_segments_t *segments,
-                         uintptr_t at, size_t bytes)
+                         uintptr_t at, uint8_t *host, size_t bytes)
 {
     if (bytes == 0) {
         return WEFT_OK;
     }
     if (segments->count > 0) {
         wefti_segment_t *last = &segments->list[segments->count - 1];
-        if ((uintptr_t)last->device + last->bytes == at) {
-            last->bytes += bytes; /* blocks one after the other are one copy */
+        if ((uintptr_t)last->device + last->bytes == at &&
+            (host == NULL || last->host + last->bytes == host)) {
+            last->bytes += bytes;
             return WEFT_OK;
         }
     }
-    return append(allocator, segments, (wefti_segment_t){(uint8_t *)at, NULL, bytes});
+    return append(allocator, segments, (wefti_segment_t){(uint8_t *)at, host, bytes});
 }
 
 /* What the rank has at base. */
@@ -45,12 +48,12 @@ static weft_status_t add_buffer(wefti_segments_t *segments, const wefti_call_t *
 {
     const weft_allocator_t *allocator = call->group->context->allocator;
     if (shape->counts == NULL) {
-        return add(allocator, segments, (uintptr_t)base,
+        return add(allocator, segments, (uintptr_t)base, NULL,
                    (size_t)wefti_shape_elems(shape) * call->elem_bytes);
     }
     for (uint32_t r = 0; r < shape->blocks; r++) {
         size_t at = (size_t)shape->counts[shape->blocks + r] * call->elem_bytes;
-        WEFT_RETURN_IF_ERROR(add(allocator, segments, (uintptr_t)base + at,
+        WEFT_RETURN_IF_ERROR(add(allocator, segments, (uintptr_t)base + at, NULL,
                                  (size_t)shape->counts[r] * call->elem_bytes));
     }
     return WEFT_OK;
@@ -165,20 +168,6 @@ static weft_status_t stage_pairs(wefti_device_call_t *place, wefti_call_t *call)
     return WEFT_OK;
 }
 
-/* bytes from at on, to or from host; members of a batch that are one range are one copy. */
-static weft_status_t add_member(const weft_allocator_t *allocator, wefti_segments_t *segments,
-                                const uint8_t *at, uint8_t *host, size_t bytes)
-{
-    if (segments->count > 0) {
-        wefti_segment_t *last = &segments->list[segments->count - 1];
-        if (last->device + last->bytes == at && last->host + last->bytes == host) {
-            last->bytes += bytes;
-            return WEFT_OK;
-        }
-    }
-    return append(allocator, segments, (wefti_segment_t){(uint8_t *)(uintptr_t)at, host, bytes});
-}
-
 /* The host packs what it has of the members (call_fused.c). */
 static weft_status_t stage_members(wefti_device_call_t *place, wefti_call_t *call)
 {
@@ -191,14 +180,10 @@ static weft_status_t stage_members(wefti_device_call_t *place, wefti_call_t *cal
     for (uint32_t i = 0; i < call->fused->count; i++) {
         wefti_fused_member_t *member = &call->fused->members[i];
         const size_t bytes = (size_t)member->count * call->elem_bytes;
-        if (bytes * out_blocks > 0) {
-            WEFT_RETURN_IF_ERROR(
-                add_member(allocator, &place->outs, member->send, out, bytes * out_blocks));
-        }
-        if (bytes * in_blocks > 0) {
-            WEFT_RETURN_IF_ERROR(
-                add_member(allocator, &place->ins, member->recv, in, bytes * in_blocks));
-        }
+        WEFT_RETURN_IF_ERROR(
+            add(allocator, &place->outs, (uintptr_t)member->send, out, bytes * out_blocks));
+        WEFT_RETURN_IF_ERROR(
+            add(allocator, &place->ins, (uintptr_t)member->recv, in, bytes * in_blocks));
         member->send = out;
         member->recv = in;
         out += bytes * out_blocks;

@@ -134,10 +134,7 @@ weft_status_t wefti_flight_dump(const wefti_flight_image_t *image, const char *p
     }
     wefti_text_init(&text, NULL);
     weft_status_t status = wefti_flight_write(image, reason, &text);
-    if (status == WEFT_OK) {
-        const wefti_piece_t piece = {text.data, text.length};
-        status = wefti_file_write(path, &piece, 1);
-    }
+    status = status == WEFT_OK ? wefti_file_write_text(path, &text) : status;
     wefti_text_deinit(&text);
     return status;
 }

@@ -298,8 +298,7 @@ weft_status_t wefti_bench_plot_write(const bench_plot_t *plot, const bench_t *be
     }
     wefti_text_init(&out, NULL);
     add_picture(&out, plot, bench);
-    status = out.failed ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory")
-                        : wefti_file_write(plot->path, &(wefti_piece_t){out.data, out.length}, 1);
+    status = wefti_file_write_text(plot->path, &out);
     wefti_text_deinit(&out);
     return status;
 }

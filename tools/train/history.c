@@ -121,10 +121,7 @@ static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, size_t b
     wefti_json_end_array(&json);
     wefti_json_end_object(&json);
     wefti_text_add(&text, "\n");
-    weft_status_t status = text.failed
-                               ? wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: the report")
-                               : wefti_file_write(trainer->options->report_path,
-                                                  &(wefti_piece_t){text.data, text.length}, 1);
+    weft_status_t status = wefti_file_write_text(trainer->options->report_path, &text);
     wefti_text_deinit(&text);
     return status;
 }

@@ -162,9 +162,7 @@ weft_status_t wefti_tune_write(const tune_command_t *command)
     wefti_text_init(&text, NULL);
     wefti_costs_encode(&command->costs, &text);
     wefti_text_add(&text, "\n");
-    wefti_piece_t piece = {text.data, text.length};
-    weft_status_t status =
-        text.failed ? WEFT_ERR_NO_MEMORY : wefti_file_write(command->output, &piece, 1);
+    weft_status_t status = wefti_file_write_text(command->output, &text);
     wefti_text_deinit(&text);
     return status;
 }

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`weft run --elastic`: ranks are killed while they train; the others go on after the last step that was whole, with the
 bits of a run that began there on their number of ranks. So do the processes that take the places of the dead."""
+import contextlib
 import json
 import os
 import pathlib
@@ -30,6 +31,13 @@ def state_of(pid):
     """T: stopped, Z: ended."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rsplit(") ", 1)[1][0]
+
+
+def sockets_of(pid):
+    """How many it has open."""
+    with contextlib.suppress(FileNotFoundError):  # descriptors that are closed meanwhile
+        return sum(os.readlink(entry.path).startswith("socket:") for entry in os.scandir(f"/proc/{pid}/fd"))
+    return 0
 
 
 def ranks_of(pid):
@@ -332,6 +340,26 @@ class Elastic(Case):
         report = self.check(3, 1, [[self.random.randrange(3)], [0]], "--batch", 16, "--shard-optimizer", args=("--restarts", 5),
                             total=200)
         self.assertGreater(report["world"], 1)
+
+    def test_a_death_while_a_rank_joins(self):
+        """The report has the rank that joined, whenever the other one dies: also before all have restored the state."""
+        for delay in (0.005 * turn for turn in range(1 if SANITIZED else 4)):
+            with self.subTest(delay):
+                run = self.start("--elastic", "1:3", "--batch", 16, "--restarts", 5, steps=120)
+                self.wait_for_step(run, 2)
+                first = ranks_of(run.pid)
+                os.kill(first[1], signal.SIGKILL)
+                self.await_line(run, "continue")
+                before = sockets_of(first[0])
+                while sockets_of(first[0]) <= before and self.last_step() < 60:  # until it meets the one that joins
+                    pass
+                time.sleep(self.random.uniform(delay, delay + 0.005))
+                os.kill(first[0], signal.SIGKILL)
+                report, err = self.end(run)
+                recoveries = report["recoveries"]
+                self.assertEqual(sum(r["dead_count"] for r in recoveries), 2, recoveries)
+                self.assertEqual(sum(r["joined_count"] for r in recoveries), report["world"] - 1, (recoveries, err))
+                self.assertEqual(report["param_digest"], self.oracle(report, 3, ("--batch", 16), 120), (recoveries, err))
 
     def test_none_of_the_first_ranks_is_left(self):
         """One after the other: the last report is of a rank that has joined, and has the history."""

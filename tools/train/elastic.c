@@ -61,15 +61,16 @@ void wefti_trainer_list_members(const weft_context_t *context, uint32_t count,
 }
 
 /* The context of the ranks that are left; those from count on leave by themselves. */
-static weft_status_t shrink(trainer_t *trainer, uint32_t count, train_recovery_t *recovery)
+static weft_status_t shrink(trainer_t *trainer, uint32_t count)
 {
+    train_recovery_t *change = &trainer->change;
     weft_context_t *next = NULL;
     wefti_trainer_leave(trainer);
     if (weft_context_shrink(trainer->context, &next) < 0) {
         return wefti_error_prefix(WEFT_ERR_STATE, "elastic"); /* no world is left to try again */
     }
-    wefti_trainer_list_members(trainer->context, count, next, recovery->dead, sizeof recovery->dead,
-                               &recovery->dead_count);
+    wefti_trainer_list_members(trainer->context, count, next, change->dead, sizeof change->dead,
+                               &change->dead_count);
     weft_context_release(trainer->context);
     trainer->context = next;
     return WEFT_OK;
@@ -146,32 +147,31 @@ static weft_status_t gather(trainer_t *trainer)
     return name_loss(status);
 }
 
-static weft_status_t refuse_few(const trainer_t *trainer, const train_recovery_t *recovery)
+static weft_status_t refuse_few(const trainer_t *trainer)
 {
+    const train_recovery_t *change = &trainer->change;
     uint32_t left = weft_context_world_size(trainer->context);
-    return wefti_error(WEFT_ERR_STATE,
-                       "elastic: %u rank%s left, fewer than %u: rank%s %s died in step %llu", left,
-                       left == 1 ? " is" : "s are", trainer->options->min_ranks,
-                       wefti_plural(recovery->dead_count), recovery->dead,
-                       (unsigned long long)trainer->at.step + 1);
+    return wefti_error(
+        WEFT_ERR_STATE, "elastic: %u rank%s left, fewer than %u: rank%s %s died in step %llu", left,
+        left == 1 ? " is" : "s are", trainer->options->min_ranks, wefti_plural(change->dead_count),
+        change->dead, (unsigned long long)trainer->at.step + 1);
 }
 
 /* Ranks for which there is no room leave; the others do without them. */
-static weft_status_t continue_with_rest(trainer_t *trainer, train_recovery_t *recovery,
-                                        bool *out_spare)
+static weft_status_t continue_with_rest(trainer_t *trainer, bool *out_spare)
 {
     const train_options_t *options = trainer->options;
     weft_plan_t *plan = NULL;
     uint32_t size = 0;
     bool grown = false;
-    WEFT_RETURN_IF_ERROR(shrink(trainer, weft_context_world_size(trainer->context), recovery));
-    WEFT_RETURN_IF_ERROR(wefti_trainer_admit(trainer, options->min_ranks, recovery, &grown));
+    WEFT_RETURN_IF_ERROR(shrink(trainer, weft_context_world_size(trainer->context)));
+    WEFT_RETURN_IF_ERROR(wefti_trainer_admit(trainer, options->min_ranks, &grown));
     if (grown) {
         return wefti_trainer_restore(trainer);
     }
     uint32_t left = weft_context_world_size(trainer->context);
     if (left < options->min_ranks) {
-        return refuse_few(trainer, recovery);
+        return refuse_few(trainer);
     }
     WEFT_RETURN_IF_ERROR(wefti_trainer_replan(trainer, options->min_ranks, left, &plan, &size));
     weft_plan_release(trainer->plan);
@@ -185,7 +185,7 @@ static weft_status_t continue_with_rest(trainer_t *trainer, train_recovery_t *re
                            size, left);
     }
     while (size < weft_context_world_size(trainer->context)) {
-        WEFT_RETURN_IF_ERROR(shrink(trainer, size, recovery));
+        WEFT_RETURN_IF_ERROR(shrink(trainer, size));
     }
     return size == weft_context_world_size(trainer->context) ? wefti_trainer_restore(trainer)
                                                              : WEFT_ERR_PEER_DIED;
@@ -209,38 +209,38 @@ static void print_change(const trainer_t *trainer, const train_recovery_t *recov
             recovery->seconds);
 }
 
-weft_status_t wefti_trainer_note(trainer_t *trainer, train_recovery_t *recovery,
-                                 uint64_t started_ns)
+weft_status_t wefti_trainer_note(trainer_t *trainer, uint64_t started_ns)
 {
     train_report_t *report = &trainer->report;
     train_recovery_t *grown =
         realloc(report->recoveries, (report->recovery_count + 1) * sizeof *grown);
     WEFT_RETURN_IF_NO_MEMORY(grown);
-    recovery->step = trainer->at.step;
-    recovery->world_size = trainer->world_size;
-    recovery->seconds = (double)(wefti_now_ns() - started_ns) * 1e-9;
+    train_recovery_t change = trainer->change;
+    change.step = trainer->at.step;
+    change.world_size = trainer->world_size;
+    change.seconds = (double)(wefti_now_ns() - started_ns) * 1e-9;
+    trainer->change = (train_recovery_t){0};
     report->recoveries = grown;
-    grown[report->recovery_count++] = *recovery;
+    grown[report->recovery_count++] = change;
     WEFT_RETURN_IF_ERROR(wefti_trainer_share(trainer));
     trainer->progress.quiet = trainer->options->json || trainer->rank != 0;
     if (trainer->rank == 0) {
-        print_change(trainer, recovery);
+        print_change(trainer, &change);
     }
     return WEFT_OK;
 }
 
 weft_status_t wefti_trainer_recover(trainer_t *trainer, weft_status_t cause)
 {
-    train_recovery_t recovery = {0};
     bool spare = false;
     uint64_t started = wefti_now_ns();
-    if (trainer->options->min_ranks == 0 || !is_death(cause)) {
+    if (trainer->options->min_ranks == 0) {
         return cause;
     }
     /* Ranks that die meanwhile are found by the next turn. */
     while (is_death(cause) && !spare) {
-        cause = continue_with_rest(trainer, &recovery, &spare);
+        cause = continue_with_rest(trainer, &spare);
+        cause = cause < 0 ? cause : wefti_trainer_note(trainer, started);
     }
-    WEFT_RETURN_IF_ERROR(cause);
-    return wefti_trainer_note(trainer, &recovery, started);
+    return cause;
 }

@@ -160,9 +160,9 @@ static weft_status_t grow(trainer_t *trainer, const call_t *call, uint32_t size,
     return status;
 }
 
-weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, train_recovery_t *change,
-                                  bool *out_grown)
+weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, bool *out_grown)
 {
+    train_recovery_t *change = &trainer->change;
     call_t call = {0};
     weft_plan_t *plan = NULL;
     weft_context_t *next = NULL;
@@ -209,7 +209,6 @@ weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, train_recove
 weft_status_t wefti_trainer_admit_waiting(trainer_t *trainer)
 {
     launch_board_t *board = trainer->options->board;
-    train_recovery_t change = {0};
     bool grown = false;
     if (board == NULL || trainer->at.step >= trainer->steps) {
         return WEFT_OK;
@@ -221,12 +220,12 @@ weft_status_t wefti_trainer_admit_waiting(trainer_t *trainer)
         return WEFT_OK;
     }
     uint64_t started = wefti_now_ns();
-    WEFT_RETURN_IF_ERROR(wefti_trainer_admit(trainer, 0, &change, &grown));
+    WEFT_RETURN_IF_ERROR(wefti_trainer_admit(trainer, 0, &grown));
     if (!grown) {
         return WEFT_OK;
     }
     WEFT_RETURN_IF_ERROR(wefti_trainer_restore(trainer));
-    return wefti_trainer_note(trainer, &change, started);
+    return wefti_trainer_note(trainer, started);
 }
 
 /* ---- the process that joins ---- */

@@ -30,6 +30,7 @@ typedef struct trainer {
     uint32_t refused;          /* processes that wait, but with which no plan suits */
     weft_snapshot_t *snapshot; /* elastic: the state after the last steps */
     uint64_t snapshot_ns;      /* time in all snapshots */
+    train_recovery_t change;   /* of the world, not yet in the report */
     weft_checkpoint_info_t at; /* steps done, and where in the data the next one begins */
     uint64_t first_step;       /* steps before this run */
     uint64_t steps;            /* at the end of training */
@@ -65,15 +66,13 @@ weft_status_t wefti_trainer_restore(trainer_t *trainer);
 void wefti_trainer_list_members(const weft_context_t *context, uint32_t count,
                                 const weft_context_t *other, char *out, size_t bytes,
                                 uint32_t *out_count);
-/* Adds a change of the world to the report, shares it and prints it. */
-weft_status_t wefti_trainer_note(trainer_t *trainer, train_recovery_t *recovery,
-                                 uint64_t started_ns);
+/* Adds trainer->change to the report, shares and prints it. */
+weft_status_t wefti_trainer_note(trainer_t *trainer, uint64_t started_ns);
 /* join.c: between two steps: lets processes join that wait for it. */
 weft_status_t wefti_trainer_admit_waiting(trainer_t *trainer);
 /* The same without a session; low: waits for as many ranks. *out_grown: the trainer has their
  * context and plan, and no session. */
-weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, train_recovery_t *recovery,
-                                  bool *out_grown);
+weft_status_t wefti_trainer_admit(trainer_t *trainer, uint32_t low, bool *out_grown);
 /* After a change of the world: plans the steps; ranks that have joined receive what the report has
  * of those before. */
 weft_status_t wefti_trainer_share(trainer_t *trainer);

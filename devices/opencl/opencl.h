@@ -80,6 +80,7 @@ typedef struct cl_device {
     cl_command_queue copies; /* of the host: zeroes, counters */
     bool shared;             /* memory is a file that other ranks map */
     bool f64;
+    bool exact_division; /* as the CPU divides */
     int file;
     uint64_t file_bytes;
     pthread_mutex_t lock; /* guards blocks, slabs, functions */
@@ -119,7 +120,8 @@ struct weft_queue {
     } recent[CL_RECENT];
 };
 
-/* plugin.c */
+/* program.c */
+extern const weft_device_host_t *cl_host; /* set by plugin.c */
 weft_status_t cl_fail(weft_status_t status, const char *format, ...) WEFT_PRINTF(2, 3);
 /* "device opencl:0: what: CL_OUT_OF_RESOURCES (-5)" */
 weft_status_t cl_fail_code(const cl_device_t *device, const char *what, cl_int code);

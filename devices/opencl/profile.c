@@ -127,7 +127,7 @@ void cl_profile_keep(weft_queue_t *queue, cl_event event, const char *label)
 weft_status_t cl_profile_take(weft_queue_t *queue, weft_command_t *out_commands, size_t capacity,
                               size_t *out_count)
 {
-    cl_query(queue); /* keeps those that are done */
+    queue->device->ops.query(queue); /* keeps those that are done */
     pthread_mutex_lock(&queue->lock);
     size_t count = queue->time_count < capacity ? queue->time_count : capacity;
     for (size_t i = 0; i < count; i++) {

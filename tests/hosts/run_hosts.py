@@ -397,15 +397,16 @@ class Engines(HostCase):
     def test_a_program(self):
         """Variables of Weft, the folder and the arguments come along; the secret is on no command line."""
         secret = "of every command line the worst"
+        late = "WEFT_" + 140 * "L"
         script = self.dir / "look.py"
         script.write_text("import glob, os, sys\nseen = 0\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    try:\n"
                           "        seen += os.environ['WEFT_SECRET'].encode() in open(path, 'rb').read()\n    except OSError:\n"
-                          "        pass\nsys.stdout.write(f\"at {os.getcwd()} {os.environ['WEFT_LATE']} {os.environ['WEFT_HOST_ID']} "
+                          "        pass\nsys.stdout.write(f\"at {os.getcwd()} {os.environ['" + late + "']} {os.environ['WEFT_HOST_ID']} "
                           "{sys.argv[1:]} {seen}\\n\")\n")
         for engine in self.engines():
             with self.subTest(engine=engine):
                 file = self.dir / "secret"
-                file.write_text(f"export WEFT_SECRET='{secret}' WEFT_LATE=7\nexec \"$@\"\n")
+                file.write_text(f"export WEFT_SECRET='{secret}' {late}=7\nexec \"$@\"\n")
                 line = ["sh", file, WEFT, *self.on_hosts("h0,h1", "--", "/usr/bin/python3", script, "a  b $x *")]
                 line[line.index("ssh")] = engine
                 done = subprocess.run(self.hosts.command("h0", *line), capture_output=True, text=True, timeout=300,

@@ -114,8 +114,9 @@ class Data(support.Case):
         tokens.tofile(self.dir / "t.bin")
         rows = [tokens[i:8 * count + i].reshape(count, 8).astype(np.int64) for i in range(2)]
         np.savez(self.dir / "t.npz", input_ids=rows[0], attention_mask=np.ones((count, 8), np.int64), label=rows[1])
-        digests = {self.run_on(self.save(proto), self.dir / name, batch=2, steps=4)["param_digest"] for name in ("t.bin", "t.npz")}
-        self.assertEqual(len(digests), 1)
+        reports = [self.run_on(self.save(proto), self.dir / name, batch=2, steps=4) for name in ("t.bin", "t.npz")]
+        self.assertEqual(len({report["param_digest"] for report in reports}), 1)
+        self.assertEqual([report["input"] for report in reports], [None, None])  # nothing is scaled
 
     def test_tokens_that_do_not_fit(self):
         (self.dir / "t.bin").write_bytes(bytes(17))

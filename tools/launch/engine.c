@@ -76,7 +76,7 @@ static void add(words_t *words, const char *word)
         words->data = data;
         words->capacity = capacity;
     }
-    words->data[words->count] = strdup(word);
+    words->data[words->count] = word != NULL ? strdup(word) : NULL;
     words->failed = words->failed || words->data[words->count] == NULL;
     words->data[++words->count] = NULL;
 }
@@ -201,9 +201,9 @@ static void use_open_mpi(words_t *words, const job_t *job, bool prte)
     }
     for (char **at = environ; *at != NULL; at++) {
         if (wefti_engine_passes(*at)) { /* by name: values do not belong on a command line */
-            char name[128];
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-            add_pair(words, "-x", name);
+            char *name = strndup(*at, strcspn(*at, "="));
+            add_pair(words, "-x", name); /* NULL: words->failed */
+            free(name);
         }
     }
 }

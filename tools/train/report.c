@@ -148,7 +148,8 @@ void wefti_report_add_json(const train_options_t *options, const train_report_t 
     wefti_json_string(json, "param_digest", report->param_digest);
     print_recoveries(options, report, json);
     print_pauses(&report->pauses, json);
-    wefti_json_string(json, "input", "pixels / 255");
+    wefti_json_string(json, "input",
+                      options->data->train.columns[0].pixels ? "pixels / 255" : NULL);
     wefti_launched_print_json(context, json);
     wefti_links_print_json(&report->links, context, json);
     wefti_timeline_print_json(&report->timeline, report->traced ? options->trace_path : NULL, json);

@@ -33,8 +33,18 @@ WORDS = {hash(getattr(dist.ReduceOp, name)): word for name, word in (
 _local = threading.local()
 _profiled = torch.autograd._profiler_enabled
 _enter, _exit = torch.autograd._record_function_with_args_enter, torch.autograd._record_function_with_args_exit
-# The profiler takes for asynchronous what ends in another thread; that of torch 1 loses it.
-_OTHER_THREAD = int(torch.__version__.split(".")[0]) > 1
+
+
+def _has_backends():
+    """Whether a c10d.Backend can be written in Python."""
+    try:
+        c10d.Backend(0, 1)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+HAS_BACKENDS = _has_backends()
 
 
 def observed(function):
@@ -105,7 +115,7 @@ def _inputs(name, args):
 def _end(record, finish):
     if finish is not None:
         finish()
-    if _OTHER_THREAD:
+    if HAS_BACKENDS:  # the profiler takes for asynchronous what ends in another thread; before, it loses that
         thread = threading.Thread(target=_exit, args=(record,))
         thread.start()
         thread.join()
@@ -115,9 +125,7 @@ def _end(record, finish):
 
 def backend_class(group_class):
     """A c10d.Backend with the methods of group_class; None where torch has no backends written in Python."""
-    try:
-        c10d.Backend(0, 1)
-    except (AttributeError, TypeError):
+    if not HAS_BACKENDS:
         return None
 
     class Backend(c10d.Backend):

@@ -185,7 +185,14 @@ class ProcessGroupWeft(Group):
                 at += part.numel()
         shape = [dim for tensor in tensors for dim in (0, *tensor.shape)][1:]  # 0: between two tensors
         self.weft_group._set_shape(tuple(shape))
-        return Work(self, weft.all_reduce_(whole, word, self.weft_group, async_op=True), tensors, finish)
+        return self._of_several(weft.all_reduce_(whole, word, self.weft_group, async_op=True), tensors, finish)
+
+    def _of_several(self, handle, outputs, finish):
+        """A work for whose outputs torch's functional collectives wait one by one. Versions without backends in Python do
+        so by the C++ half alone."""
+        work = Work(self, handle, outputs, finish)
+        work._waits = 1 if self.backend_class is not None else len(outputs)
+        return work
 
     def _together(self, parts, outputs):
         """Several works as one."""
@@ -200,7 +207,7 @@ class ProcessGroupWeft(Group):
             for function in finishes:
                 if function is not None:
                     function()
-        return Work(self, Several(handles), outputs, finish)
+        return self._of_several(Several(handles), outputs, finish)
 
     @observed
     def allgather(self, output_lists, inputs, opts=None):

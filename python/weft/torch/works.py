@@ -29,10 +29,11 @@ class Work(c10d.Work):
     """One call under way.
 
     torch's C++ code (DDP) holds the C++ half of this object only, and without the Python half its wait would never
-    return. So the group keeps every work until it was waited for.
+    return. So the group keeps every work until it was waited for: once for each output that torch waits for by itself.
     """
     _error = None
     _source = -1
+    _waits = 1
 
     def __init__(self, group, handle, outputs, finish=None):
         """handle: a weft.Work or what looks like one; outputs: tensors; finish(): runs once, when handle is done."""
@@ -91,7 +92,9 @@ class Work(c10d.Work):
             self._end(seconds if seconds > 0 else None)
         finally:
             if self._handle is None:
-                self._group.works.pop(id(self), None)
+                self._waits -= 1
+                if self._waits <= 0:
+                    self._group.works.pop(id(self), None)
         return True
 
     def synchronize(self):

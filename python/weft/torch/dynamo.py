@@ -5,7 +5,7 @@ import importlib.abc
 import importlib.util
 import sys
 
-_RULES = "torch._dynamo.trace_rules"
+_RULES = {"torch._dynamo.trace_rules", "torch._dynamo.skipfiles"}  # since torch 2.3; before
 # Not operators and sharding, which are there to be traced.
 _FILES = ("adoption", "ddp", "group", "layout", "observed", "process_group", "receives", "works")
 
@@ -13,11 +13,16 @@ _FILES = ("adoption", "ddp", "group", "layout", "observed", "process_group", "re
 class _OnImport(importlib.abc.MetaPathFinder):
     """Adds these files to the rules when they are imported: that takes seconds, which most programs do not need."""
 
+    def __init__(self):
+        self.awaited = _RULES - set(sys.modules)
+
     def find_spec(self, name, path, target=None):
-        if name != _RULES:
+        if name not in self.awaited:
             return None
-        sys.meta_path.remove(self)
+        self.awaited.remove(name)
         spec = importlib.util.find_spec(name)
+        if spec is None:
+            return None
         execute = spec.loader.exec_module
 
         def exec_module(module):
@@ -34,7 +39,6 @@ def _add(rules):
 
 
 def install():
-    if _RULES in sys.modules:
-        _add(sys.modules[_RULES])
-    else:
-        sys.meta_path.insert(0, _OnImport())
+    for name in _RULES & set(sys.modules):
+        _add(sys.modules[name])
+    sys.meta_path.insert(0, _OnImport())

@@ -33,6 +33,7 @@ typedef struct wefti_compiler {
     wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of topology_path, or NULL */
+    uint32_t host_ranks, host_cores; /* of its fullest host; no cores: nobody knows */
     wefti_axis_t axes[2];            /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR or _STAGE */
     wefti_mesh_t mesh;               /* no axes: all ranks are one group */
     uint32_t place_group;            /* WEFTI_GROUP_STAGE where ranks run different nodes, else 0 */

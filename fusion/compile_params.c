@@ -322,7 +322,10 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     WEFT_RETURN_IF_ERROR(wefti_rules_read(&c->params, c->place, &c->rules));
     uint32_t reducers =
         c->mesh.axis_count > 0 ? c->axes[WEFTI_GROUP_DATA - 1].size : c->params.world_size;
-    c->rates = wefti_rates_of(&c->costs, c->params.world_size, c->place);
+    c->rates = c->place == NULL
+                   ? wefti_rates_of(&c->costs, c->params.world_size, 1, c->params.world_size, 0)
+                   : wefti_rates_of(&c->costs, c->params.world_size, c->place->host_count,
+                                    c->host_ranks, c->host_cores);
     if (c->params.profile_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_profile_load(c->params.profile_path, &c->arena, &c->profile));
     }

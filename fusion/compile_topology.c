@@ -58,6 +58,12 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
         wefti_arena_strdup(&c->arena, wefti_cluster_summary(cluster, summary, sizeof summary));
     place->digest = wefti_arena_strdup(&c->arena, wefti_digest_hex(&digest, hex));
     c->place = place;
+    for (uint32_t h = 0; h < cluster->host_count; h++) {
+        if (cluster->hosts[h].rank_count > c->host_ranks) {
+            c->host_ranks = cluster->hosts[h].rank_count;
+            c->host_cores = cluster->hosts[h].hardware->core_count;
+        }
+    }
     return place->summary != NULL && place->digest != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
 

@@ -109,7 +109,7 @@ bool wefti_view_collective(const weft_view_op_t *op, weft_collective_t *out_coll
 typedef struct wefti_rates {
     const wefti_costs_t *costs; /* a table without kernels: default rates */
     uint32_t threads;           /* of a kernel */
-    double slowdown;            /* at least 1: ranks share cores */
+    double slowdown;            /* at least 1: ranks that share a core */
     bool inline_progress;       /* ranks have no core for communication */
 } wefti_rates_t;
 /* Time by a definition's cost rule. rates may be NULL: default rates. */
@@ -160,10 +160,13 @@ static inline const weft_algorithm_t *wefti_rules_fixed(const wefti_rules_t *rul
 /* An error of field algo where params exclude the algorithm: the reason, and what could run. */
 weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm,
                                 const weft_algo_params_t *params);
-/* The cores of a host are divided among its ranks as the runtime divides them. place may be
- * NULL. */
-wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size,
-                             const struct wefti_plan_place *place);
+/* So many ranks at most are taken to be on one host of which nothing is known. In larger worlds
+ * each rank has a core. */
+#define WEFTI_HOST_MAX_RANKS 64u
+/* The cores of the fullest host, which has host_ranks, are divided among these as the runtime
+ * divides them. host_cores 0: as many as where the costs were measured. */
+wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size, uint32_t hosts,
+                             uint32_t host_ranks, uint32_t host_cores);
 
 /* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
  * pieces from predictions, points where something was measured; scaled by what a profile says of

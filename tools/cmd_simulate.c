@@ -180,7 +180,7 @@ static uint32_t find_busiest(const simulate_command_t *command, busy_link_t out[
 {
     const sim_world_t *w = &command->world;
     uint32_t count = 0;
-    for (uint32_t kind = 0; kind < SIM_KINDS; kind++) {
+    for (uint32_t kind = 0; kind < SIM_CORE; kind++) {
         busy_link_t best = {.kind = (sim_kind_t)kind};
         for (uint32_t part = 0; part < w->part_count[kind]; part++) {
             double rate = w->rate[kind][part], bytes = w->carried[kind][part];

@@ -61,6 +61,7 @@ static void colour_places(const sim_world_t *w, uint32_t detail, uint64_t *colou
             hash = mix(hash, w->host_size[w->host_of[r]]);
             hash = mix(mix(hash, hardware->core_count), hardware->nic_count);
             hash = mix(mix(hash, hardware->socket_count), hardware->numa_count);
+            hash = mix(hash, w->on_core[w->part[SIM_CORE][r]]);
             hash = w->pair_links ? mix(hash, at->host) : hash;
         }
         colour[r] = detail > 1 ? mix(hash, w->stand[w->host_of[r]]) : hash;

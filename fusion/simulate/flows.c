@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves in flight: a link's rate is divided evenly among the flows on it, and a flow is as fast as
- * its slowest link lets it be. */
+/* Moves in flight: a link's rate is divided evenly among the flows on it, but for what flows leave
+ * that another link slows more. */
 #include "fusion/simulate/simulate.h"
 
 #include "runtime/base/error.h"
@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-#define SLACK_NS 1e-3 /* flows that end so close to each other end together */
+#define SLACK_NS 1e-3   /* flows that end so close to each other end together */
+#define SLACK 1e-9      /* rates that are equal but for rounding */
+#define MOST_ROUNDS 64u /* of dividing; the flows left after them get what is free now */
 
 weft_status_t wefti_sim_flow_begin(sim_flows_t *flows, uint32_t flow)
 {
@@ -20,28 +22,80 @@ weft_status_t wefti_sim_flow_begin(sim_flows_t *flows, uint32_t flow)
     return WEFT_OK;
 }
 
-static void divide(sim_flows_t *flows, double now_ns)
+/* What a link has left for each of the flows on it that have no rate yet. */
+static double share_of(const sim_flows_t *flows, uint32_t link)
+{
+    return flows->rates[link] > 0 ? fmax(flows->spare[link], 0) / flows->loads[link] : INFINITY;
+}
+
+/* Loads of links by flows without a rate, and the most that a flow gets if it is alone. */
+static void load_links(sim_flows_t *flows)
 {
     memset(flows->loads, 0, flows->link_count * sizeof *flows->loads);
+    memcpy(flows->spare, flows->rates, flows->link_count * sizeof *flows->spare);
     for (size_t i = 0; i < flows->count; i++) {
-        const sim_flow_t *flow = &flows->flows[flows->active[i]];
+        sim_flow_t *flow = &flows->flows[flows->active[i]];
+        flow->rate = flow->most > 0 ? flow->most : INFINITY;
         for (uint32_t h = 0; h < flow->hop_count; h++) {
+            /* a flow alone has all of the link, also where it counts as less than one */
+            double whole = flows->rates[flow->hops[h].link];
+            flow->rate = whole > 0 ? fmin(flow->rate, whole) : flow->rate;
             flows->loads[flow->hops[h].link] += flow->hops[h].weight;
         }
     }
+}
+
+static double level_of(const sim_flows_t *flows, const sim_flow_t *flow)
+{
+    double level = flow->rate;
+    for (uint32_t h = 0; h < flow->hop_count; h++) {
+        level = fmin(level, share_of(flows, flow->hops[h].link));
+    }
+    return level;
+}
+
+/* Gives every flow its rate that is not above the least one of this round (by rounding); what these
+ * leave of their links is for the others. Returns how many are left, which active begins with. */
+static size_t fix_slowest(sim_flows_t *flows, size_t count, double least)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t id = flows->active[i];
+        sim_flow_t *flow = &flows->flows[id];
+        if (flow->level > least) {
+            flows->active[i] = flows->active[left];
+            flows->active[left++] = id;
+        }
+    }
+    for (size_t i = left; i < count; i++) {
+        sim_flow_t *flow = &flows->flows[flows->active[i]];
+        flow->rate = flow->level;
+        for (uint32_t h = 0; h < flow->hop_count && !isinf(flow->rate); h++) {
+            flows->spare[flow->hops[h].link] -= flow->rate * flow->hops[h].weight;
+            flows->loads[flow->hops[h].link] -= flow->hops[h].weight;
+        }
+    }
+    return left;
+}
+
+/* Max-min: the flows on the fullest link share it evenly, then those on the fullest one of the
+ * others share what is left of that, and so on. */
+static void divide(sim_flows_t *flows, double now_ns)
+{
+    load_links(flows);
+    size_t left = flows->count;
+    for (uint32_t round = 1; left > 0; round++) {
+        double least = INFINITY;
+        for (size_t i = 0; i < left; i++) {
+            sim_flow_t *flow = &flows->flows[flows->active[i]];
+            flow->level = level_of(flows, flow);
+            least = fmin(least, flow->level);
+        }
+        left = fix_slowest(flows, left, round < MOST_ROUNDS ? least * (1 + SLACK) : INFINITY);
+    }
     for (size_t i = 0; i < flows->count; i++) {
         sim_flow_t *flow = &flows->flows[flows->active[i]];
-        double rate = flow->most > 0 ? flow->most : INFINITY;
-        for (uint32_t h = 0; h < flow->hop_count; h++) {
-            uint32_t link = flow->hops[h].link;
-            /* a flow alone has all of the link, also where it counts as less than one */
-            double load = fmax(flows->loads[link], 1);
-            if (flows->rates[link] > 0) {
-                rate = fmin(rate, flows->rates[link] / load);
-            }
-        }
-        flow->rate = rate;
-        flow->end_ns = isinf(rate) ? now_ns : now_ns + flow->left / rate;
+        flow->end_ns = isinf(flow->rate) ? now_ns : now_ns + flow->left / flow->rate;
     }
     flows->changed = false;
 }

@@ -16,7 +16,8 @@
 #include "ops/plan/plan.h"
 #include "runtime/machine/cluster.h"
 
-/* Links that ranks share. A part of a host is one link; NICs and racks have one per direction. */
+/* What ranks share: links and cores. A part of a host is one link; NICs and racks have one per
+ * direction. */
 typedef enum sim_kind {
     SIM_L3 = WEFTI_TOPO_L3,
     SIM_NUMA = WEFTI_TOPO_NUMA,
@@ -26,6 +27,7 @@ typedef enum sim_kind {
     SIM_NIC_IN,
     SIM_RACK_UP,
     SIM_RACK_DOWN,
+    SIM_CORE, /* its rate is 1 ns of work per ns if several ranks are bound to it */
     SIM_KINDS,
 } sim_kind_t;
 
@@ -51,14 +53,14 @@ typedef struct sim_schedules {
 typedef struct sim_world {
     const wefti_costs_t *costs;
     const wefti_cluster_t *cluster;
-    uint32_t ranks, hosts; /* hosts that have ranks */
-    uint32_t *host_of;     /* [rank], by their first ranks */
-    uint32_t *rail_of;     /* [rank], or NULL */
-    uint32_t *seat;        /* [rank]: its number among the ranks of its host */
-    uint32_t *stand;       /* [host]: its number among the hosts of its rack */
-    uint32_t *host_first;  /* [host]: its first rank */
-    uint32_t *host_size;   /* [host] */
-    uint32_t largest_host;
+    uint32_t ranks, hosts;                     /* hosts that have ranks */
+    uint32_t *host_of;                         /* [rank], by their first ranks */
+    uint32_t *rail_of;                         /* [rank], or NULL */
+    uint32_t *seat;                            /* [rank]: its number among the ranks of its host */
+    uint32_t *stand;                           /* [host]: its number among the hosts of its rack */
+    uint32_t *host_first;                      /* [host]: its first rank */
+    uint32_t *host_size;                       /* [host] */
+    uint32_t largest_host, largest_host_cores; /* its ranks and cores; 0 cores: nobody knows */
     uint32_t *part[SIM_KINDS]; /* [rank]: which link of the kind; NIC_IN as NIC_OUT */
     uint32_t part_count[SIM_KINDS];
     double *rate[SIM_KINDS];         /* [part] bytes per ns; 0: not limited */
@@ -66,6 +68,8 @@ typedef struct sim_world {
     double latency_ns[SIM_SELF + 1]; /* by distance */
     bool pair_links;                 /* some pairs of hosts have links of their own */
     bool racks;
+    uint32_t *on_core; /* [part of SIM_CORE]: ranks that are bound to it */
+    bool shares_cores; /* some ranks do */
     sim_schedules_t schedules;
     uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
 } sim_world_t;
@@ -135,13 +139,14 @@ typedef struct sim_hop {
 typedef struct sim_flow {
     double bytes, left, most; /* most: bytes per ns of it alone; 0: not limited */
     double rate, end_ns;
+    double level; /* while rates are divided */
     uint32_t hop_count;
     sim_hop_t hops[4];
     uint32_t owner; /* of the caller */
 } sim_flow_t;
 
 typedef struct sim_flows {
-    double *rates, *loads; /* [link] */
+    double *rates, *loads, *spare; /* [link] */
     size_t link_count;
     uint32_t *active;
     size_t count, capacity;
@@ -193,7 +198,8 @@ weft_status_t wefti_sim_call(const sim_world_t *world, const weft_plan_t *plan,
                              const wefti_plan_collective_t *collective, sim_scratch_t *scratch,
                              sim_call_t *out);
 void wefti_sim_scratch_deinit(sim_scratch_t *scratch);
-/* Nanoseconds of every kernel of the plan, [kernel_count]; free with wefti_free. */
+/* Nanoseconds of every kernel of the plan, [kernel_count], on a rank that shares no core; free with
+ * wefti_free. */
 weft_status_t wefti_sim_kernel_ns(const sim_world_t *world, const weft_plan_t *plan,
                                   const weft_registry_t *registry, double **out_ns,
                                   bool *out_inline);

@@ -61,9 +61,10 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *w, const weft_plan_t *plan,
                                   const weft_registry_t *registry, double **out_ns,
                                   bool *out_inline)
 {
-    /* The fullest host decides, as in the runtime. */
-    wefti_rates_t rates = wefti_rates_of(w->costs, w->largest_host, NULL);
-    *out_inline = rates.inline_progress && w->hosts == 1;
+    wefti_rates_t rates =
+        wefti_rates_of(w->costs, w->ranks, w->hosts, w->largest_host, w->largest_host_cores);
+    rates.slowdown = 1; /* turns on cores are simulated */
+    *out_inline = rates.inline_progress;
     double *ns = wefti_alloc(NULL, 2 * (plan->kernel_count + 1ul) * sizeof *ns);
     WEFT_RETURN_IF_NO_MEMORY(ns);
     double *update_bytes = ns + plan->kernel_count;
@@ -180,9 +181,10 @@ typedef struct replay {
     const wefti_plan_program_t *program;
     sim_step_t *out;
     const double *kernel_ns;
-    double **streams;  /* [stream][rank]: when its last step was done */
-    double **events;   /* [event][rank]; NULL: not recorded yet */
-    double *processor; /* [rank]: until when it is busy, where progress is inline; else NULL */
+    double **streams; /* [stream][rank]: when its last step was done */
+    double **events;  /* [event][rank]; NULL: not recorded yet */
+    double
+        *cores; /* [part of SIM_CORE]: until when it is busy; NULL: has no ranks that wait for it */
     uint32_t *at;
 } replay_t;
 
@@ -232,6 +234,20 @@ static sim_event_t *add_event(replay_t *p, uint32_t stream, bool collective, uin
     return event;
 }
 
+/* A rank's core is busy for ns, once it is free. */
+static void occupy(replay_t *p, uint32_t rank, double *now, double ns, double *out_begin)
+{
+    double *core = p->cores != NULL ? &p->cores[p->world->part[SIM_CORE][rank]] : NULL;
+    double begin = core != NULL ? fmax(*now, *core) : *now;
+    *now = begin + ns;
+    if (core != NULL) {
+        *core = *now;
+    }
+    if (out_begin != NULL) {
+        *out_begin = begin;
+    }
+}
+
 static weft_status_t run_kernel(replay_t *p, uint32_t stream, uint32_t index)
 {
     double *now = p->streams[stream], ns = p->kernel_ns[index];
@@ -241,14 +257,8 @@ static weft_status_t run_kernel(replay_t *p, uint32_t stream, uint32_t index)
     event->begin_ns = earliest(p, now);
     event->rank0_begin_ns = now[0];
     for (uint32_t r = 0; r < p->world->ranks; r++) {
-        if (!wefti_plan_runs(p->plan, kernel->place, r)) {
-            continue;
-        }
-        double begin = p->processor != NULL ? fmax(now[r], p->processor[r]) : now[r];
-        event->rank0_begin_ns = r == 0 ? begin : event->rank0_begin_ns;
-        now[r] = begin + ns;
-        if (p->processor != NULL) {
-            p->processor[r] = now[r];
+        if (wefti_plan_runs(p->plan, kernel->place, r)) {
+            occupy(p, r, &now[r], ns, r == 0 ? &event->rank0_begin_ns : NULL);
         }
     }
     event->end_ns = latest(p, now);
@@ -291,8 +301,8 @@ static weft_status_t run_collective(replay_t *p, uint32_t stream, uint32_t index
     double *now = p->streams[stream];
     sim_scratch_t scratch = {0};
     sim_call_t call;
-    for (uint32_t r = 0; r < p->world->ranks && p->processor != NULL; r++) {
-        now[r] = fmax(now[r], p->processor[r]);
+    for (uint32_t r = 0; r < p->world->ranks && p->out->inline_progress; r++) {
+        occupy(p, r, &now[r], 0, NULL);
     }
     sim_event_t *event = add_event(p, stream, true, index);
     WEFT_RETURN_IF_NO_MEMORY(event);
@@ -306,9 +316,8 @@ static weft_status_t run_collective(replay_t *p, uint32_t stream, uint32_t index
     if (status >= 0) {
         double update = update_ns(p, collective, call.params.group_size);
         for (uint32_t r = 0; r < p->world->ranks; r++) {
-            now[r] += update;
-            if (p->processor != NULL) {
-                p->processor[r] = now[r];
+            if (update > 0 || p->out->inline_progress) {
+                occupy(p, r, &now[r], update, NULL);
             }
         }
         event->end_ns = latest(p, now);
@@ -417,9 +426,9 @@ static weft_status_t prepare(replay_t *p)
         p->streams[s] = wefti_alloc(NULL, (ranks + 1) * sizeof **p->streams);
         room = p->streams[s] != NULL;
     }
-    if (room && p->out->inline_progress) {
-        p->processor = wefti_alloc(NULL, (ranks + 1) * sizeof *p->processor);
-        room = p->processor != NULL;
+    if (room && (p->out->inline_progress || p->world->shares_cores)) {
+        p->cores = wefti_alloc(NULL, (ranks + 1) * sizeof *p->cores);
+        room = p->cores != NULL;
     }
     return room ? WEFT_OK : WEFT_ERR_NO_MEMORY;
 }
@@ -435,7 +444,7 @@ static void clean_up(replay_t *p)
     wefti_free(NULL, p->streams);
     wefti_free(NULL, p->events);
     wefti_free(NULL, p->at);
-    wefti_free(NULL, p->processor);
+    wefti_free(NULL, p->cores);
 }
 
 weft_status_t wefti_sim_step(sim_world_t *world, const weft_plan_t *plan,

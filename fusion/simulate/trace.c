@@ -320,6 +320,12 @@ out:
 
 /* ---- streams ---- */
 
+/* Ranks of one core compute in turns. */
+static uint64_t rank_ns(const tracer_t *t, uint32_t rank, double ns)
+{
+    return (uint64_t)llround(ns * t->world->on_core[t->world->part[SIM_CORE][rank]]);
+}
+
 static weft_status_t trace_collective(tracer_t *t, uint32_t index, uint32_t *last)
 {
     const wefti_plan_collective_t *collective = &t->plan->collectives[index];
@@ -335,7 +341,7 @@ static weft_status_t trace_collective(tracer_t *t, uint32_t index, uint32_t *las
         sim_node_t node = {
             .kind = SIM_CALC,
             .name = t->plan->kernels[collective->update].name,
-            .ns = (uint64_t)(t->kernel_ns[collective->update] / t->call.params.group_size)};
+            .ns = rank_ns(t, r, t->kernel_ns[collective->update] / t->call.params.group_size)};
         status = add_node(t, r, node, last[r], 0, &last[r]);
     }
     return status < 0 ? wefti_error_prefix(status, "%s", collective->name) : status;
@@ -360,7 +366,7 @@ static weft_status_t trace_step(tracer_t *t, uint32_t stream, const wefti_plan_s
         } else if (wefti_plan_runs(t->plan, kernel->place, r)) {
             sim_node_t node = {.kind = SIM_CALC,
                                .name = kernel->name,
-                               .ns = (uint64_t)llround(t->kernel_ns[step->index])};
+                               .ns = rank_ns(t, r, t->kernel_ns[step->index])};
             WEFT_RETURN_IF_ERROR(add_node(t, r, node, last[r], 0, &last[r]));
         }
     }

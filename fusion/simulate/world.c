@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fusion/fusion.h"
 #include "runtime/base/error.h"
 #include "runtime/machine/place.h"
 
@@ -38,6 +39,19 @@ static uint32_t part_of_host(const wefti_hardware_t *hardware, const wefti_topo_
     return found;
 }
 
+/* The core that a rank shares with others, which the runtime binds to it in turn. */
+static uint32_t shared_core(const sim_world_t *w, const wefti_topo_host_t *host, uint32_t index)
+{
+    const wefti_topo_rank_t *rank = &w->cluster->ranks[host->ranks[index]];
+    uint32_t cores = w->costs->cores;
+    if (host->hardware->core_count > 0) {
+        return rank->cpu_count == 1 ? rank->cpus[0] : WEFTI_TOPO_NONE;
+    }
+    return cores > 0 && host->rank_count > cores && host->rank_count <= WEFTI_HOST_MAX_RANKS
+               ? index % cores
+               : WEFTI_TOPO_NONE;
+}
+
 /* Ranks whose part is not known have one of their own. */
 static void number_parts(sim_world_t *w, sim_kind_t kind)
 {
@@ -48,6 +62,7 @@ static void number_parts(sim_world_t *w, sim_kind_t kind)
         for (uint32_t i = 0; i < host->rank_count; i++) {
             uint32_t rank = host->ranks[i];
             uint32_t own = kind == SIM_NIC_OUT ? cluster->ranks[rank].nic
+                           : kind == SIM_CORE  ? shared_core(w, host, i)
                                                : part_of_host(host->hardware, &cluster->ranks[rank],
                                                               (wefti_topo_level_t)kind);
             uint32_t known = WEFTI_TOPO_NONE;
@@ -73,8 +88,10 @@ static void number_hosts(sim_world_t *w, uint32_t *rack_of)
         if (host->ranks[0] == r) {
             w->host_first[w->hosts] = r;
             w->host_size[w->hosts] = host->rank_count;
-            w->largest_host =
-                host->rank_count > w->largest_host ? host->rank_count : w->largest_host;
+            if (host->rank_count > w->largest_host) {
+                w->largest_host = host->rank_count;
+                w->largest_host_cores = host->hardware->core_count;
+            }
             rack_of[w->hosts] = host->rack;
             w->racks = w->racks || host->rack != WEFTI_TOPO_NONE;
             w->hosts++;
@@ -160,6 +177,15 @@ static void price(sim_world_t *w, bool priced)
     }
 }
 
+static void count_on_cores(sim_world_t *w)
+{
+    for (uint32_t r = 0; r < w->ranks; r++) {
+        uint32_t core = w->part[SIM_CORE][r];
+        w->rate[SIM_CORE][core] = ++w->on_core[core] > 1 ? 1 : 0;
+        w->shares_cores = w->shares_cores || w->on_core[core] > 1;
+    }
+}
+
 static weft_status_t fill(sim_world_t *w)
 {
     uint32_t *rack_of = wefti_alloc(NULL, (w->ranks + 1ul) * sizeof *rack_of);
@@ -169,6 +195,8 @@ static weft_status_t fill(sim_world_t *w)
         number_parts(w, (sim_kind_t)kind);
     }
     number_parts(w, SIM_NIC_OUT);
+    number_parts(w, SIM_CORE);
+    count_on_cores(w);
     number_hosts(w, rack_of);
     WEFT_TRY(status, number_racks(w, rack_of), out);
     memcpy(w->part[SIM_NIC_IN], w->part[SIM_NIC_OUT], w->ranks * sizeof *rack_of);
@@ -190,7 +218,8 @@ weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluste
     for (uint32_t i = 0; i < cluster->link_count; i++) {
         w->pair_links = w->pair_links || cluster->links[i].hosts[0] != WEFTI_TOPO_NONE;
     }
-    uint32_t **tables[] = {&w->host_of, &w->seat, &w->stand, &w->host_first, &w->host_size};
+    uint32_t **tables[] = {&w->host_of,    &w->seat,      &w->stand,
+                           &w->host_first, &w->host_size, &w->on_core};
     bool room = true;
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i] = wefti_alloc(NULL, (w->ranks + 1ul) * sizeof **tables[i]);
@@ -225,7 +254,8 @@ void wefti_sim_schedules_deinit(sim_schedules_t *schedules)
 
 void wefti_sim_world_deinit(sim_world_t *w)
 {
-    uint32_t *tables[] = {w->host_of, w->seat, w->stand, w->host_first, w->host_size, w->rail_of};
+    uint32_t *tables[] = {w->host_of,   w->seat,    w->stand,  w->host_first,
+                          w->host_size, w->on_core, w->rail_of};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         wefti_free(NULL, tables[i]);
     }
@@ -256,14 +286,15 @@ sim_distance_t wefti_sim_distance(const sim_world_t *w, uint32_t a, uint32_t b)
 void wefti_sim_link_name(const sim_world_t *w, sim_kind_t kind, uint32_t part, char *out,
                          size_t bytes)
 {
-    static const char *const names[SIM_KINDS] = {"L3 cache", "NUMA node", "socket", "memory",
-                                                 "NIC, out", "NIC, in",   "uplink", "downlink"};
+    static const char *const names[SIM_KINDS] = {"L3 cache", "NUMA node", "socket",
+                                                 "memory",   "NIC, out",  "NIC, in",
+                                                 "uplink",   "downlink",  "core"};
     uint32_t rank = 0;
     while (rank + 1 < w->ranks && w->part[kind][rank] != part) {
         rank++;
     }
     const wefti_topo_host_t *host = &w->cluster->hosts[w->cluster->ranks[rank].host];
-    if (kind >= SIM_RACK_UP) {
+    if (kind == SIM_RACK_UP || kind == SIM_RACK_DOWN) {
         snprintf(out, bytes, "rack %" PRIu32 ", %s", host->rack, names[kind]);
     } else {
         snprintf(out, bytes, "host %.63s, %s of rank %" PRIu32, host->name, names[kind], rank);

@@ -17,6 +17,7 @@
 enum {
     KEY_TOPOLOGY = 256,
     KEY_COSTS,
+    KEY_PROFILE,
     KEY_EXACT,
     KEY_OPS,
     KEY_KERNELS,
@@ -32,10 +33,15 @@ static const option_def_t own_options[] = {
     {KEY_COSTS, "costs", "COSTS.json",
      "cost table of kernels and links, written by weft tune (default: WEFT_COSTS, else default "
      "costs)"},
+    {KEY_PROFILE, "profile", "PROFILE.json",
+     "take kernel times from weft run --write-profile, of a run with any number of ranks and the "
+     "same batch per rank"},
     {KEY_EXACT, "exact", "N", "simulate every rank of worlds of up to N ranks (default: 256)"},
-    {KEY_GOAL, "goal", "FILE.goal", "write the step as a GOAL schedule (LogGOPSim, ATLAHS)"},
+    {KEY_GOAL, "goal", "FILE.goal",
+     "write the step as a GOAL schedule (LogGOPSim, ATLAHS); at most 4096 ranks"},
     {KEY_CHAKRA, "chakra", "PREFIX",
-     "write Chakra execution traces PREFIX.RANK.et (ASTRA-sim), one file per rank"},
+     "write Chakra execution traces PREFIX.RANK.et (ASTRA-sim), one file per rank; at most 4096 "
+     "ranks"},
     {KEY_PERFETTO, "perfetto", "FILE.json", "write the timeline for https://ui.perfetto.dev"},
     {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
@@ -58,7 +64,12 @@ const command_t wefti_simulate_command = {
         "\n"
         "Prints the step time, the exposed communication of each collective, the busiest links, "
         "and what was simulated rank by rank and what by class. Without a topology all ranks are "
-        "on one host.",
+        "on one host.\n"
+        "\n"
+        "Ranks that outnumber the cores of their host are bound to these in turn, as weft run "
+        "binds "
+        "them, and share them. Cores are those of the topology, or of the machine of the cost "
+        "table; of more than 64 ranks on a host of which nothing is known each has a core.",
     .epilogue = "examples:\n"
                 "  weft simulate gpt2.weft --topology cluster.json\n"
                 "  weft simulate mlp.weft -n 8 --costs costs.json --perfetto step.json\n",
@@ -68,12 +79,14 @@ const command_t wefti_simulate_command = {
 
 typedef struct simulate_command {
     weft_registry_t *registry;
-    const char *topology, *costs_path, *goal, *chakra, *perfetto;
+    const char *topology, *costs_path, *profile_path, *goal, *chakra, *perfetto;
     uint32_t ranks, exact_ranks;
     bool json;
     weft_plan_t *plan;
     wefti_cluster_t cluster;
     wefti_costs_t costs;
+    wefti_arena_t arena;
+    wefti_profile_t profile;
     sim_world_t world;
     sim_step_t step;
 } simulate_command_t;
@@ -91,6 +104,9 @@ static int handle(void *user, int key, const char *value)
         break;
     case KEY_COSTS:
         command->costs_path = value;
+        break;
+    case KEY_PROFILE:
+        command->profile_path = value;
         break;
     case KEY_EXACT:
         return wefti_option_u32("simulate", "--exact", value, 1, 4096, &command->exact_ranks);
@@ -164,6 +180,11 @@ static weft_status_t simulate(simulate_command_t *command, const char *path)
     WEFT_RETURN_IF_ERROR(wefti_sim_world_init(&command->world, &command->cluster, &command->costs,
                                               command->costs_path != NULL));
     command->world.exact_ranks = command->exact_ranks;
+    if (command->profile_path != NULL) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_profile_load(command->profile_path, &command->arena, &command->profile));
+        command->world.profile = &command->profile;
+    }
     return wefti_sim_step(&command->world, command->plan, registry, &command->step);
 }
 
@@ -372,6 +393,7 @@ static int run_simulate_command(int argc, char **argv)
     if (status < 0) {
         return wefti_status_error("simulate", status);
     }
+    wefti_arena_init(&command.arena, NULL, 0);
     int code =
         wefti_parse_options(argc, argv, &wefti_simulate_command, handle, &command, &positional);
     if (code == EXIT_OK) {
@@ -381,6 +403,7 @@ static int run_simulate_command(int argc, char **argv)
     wefti_sim_world_deinit(&command.world);
     wefti_cluster_deinit(&command.cluster);
     wefti_costs_deinit(&command.costs);
+    wefti_arena_deinit(&command.arena);
     weft_plan_release(command.plan);
     weft_registry_destroy(command.registry);
     return code < 0 ? EXIT_OK : code;

@@ -12,6 +12,7 @@
 #ifndef WEFT_FUSION_SIMULATE_SIMULATE_H
 #define WEFT_FUSION_SIMULATE_SIMULATE_H
 
+#include "fusion/profile.h"
 #include "ops/cost/cost.h"
 #include "ops/plan/plan.h"
 #include "runtime/machine/cluster.h"
@@ -68,8 +69,9 @@ typedef struct sim_world {
     double latency_ns[SIM_SELF + 1]; /* by distance */
     bool pair_links;                 /* some pairs of hosts have links of their own */
     bool racks;
-    uint32_t *on_core; /* [part of SIM_CORE]: ranks that are bound to it */
-    bool shares_cores; /* some ranks do */
+    uint32_t *on_core;              /* [part of SIM_CORE]: ranks that are bound to it */
+    bool shares_cores;              /* some ranks do */
+    const wefti_profile_t *profile; /* measured times of kernels, for those of the costs; or NULL */
     sim_schedules_t schedules;
     uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
 } sim_world_t;

@@ -57,6 +57,26 @@ static double touched_bytes(const weft_plan_t *plan, const double *update_bytes)
     return updated > values ? updated : values;
 }
 
+/* Updates of another number of ranks may be divided otherwise: what is left of the profile for all
+ * of them is divided by their bytes. */
+static void take_profile(const weft_plan_t *plan, const wefti_profile_t *profile,
+                         const double *update_bytes, double *ns)
+{
+    double updates = profile->compute_ns, bytes = 0;
+    for (uint32_t k = 0; k < plan->kernel_count; k++) {
+        double found;
+        bytes += update_bytes[k];
+        if (update_bytes[k] <= 0 &&
+            wefti_profile_kernel_ns(profile, plan->kernels[k].name, &found)) {
+            ns[k] = found;
+            updates -= found;
+        }
+    }
+    for (uint32_t k = 0; k < plan->kernel_count && updates > 0; k++) {
+        ns[k] = update_bytes[k] > 0 ? updates * update_bytes[k] / bytes : ns[k];
+    }
+}
+
 weft_status_t wefti_sim_kernel_ns(const sim_world_t *w, const weft_plan_t *plan,
                                   const weft_registry_t *registry, double **out_ns,
                                   bool *out_inline)
@@ -78,6 +98,9 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *w, const weft_plan_t *plan,
     double per_byte = wefti_update_ns_per_byte(&rates, touched_bytes(plan, update_bytes));
     for (uint32_t k = 0; k < plan->kernel_count; k++) {
         ns[k] = update_bytes[k] > 0 ? update_bytes[k] * per_byte : ns[k];
+    }
+    if (w->profile != NULL) {
+        take_profile(plan, w->profile, update_bytes, ns);
     }
     *out_ns = ns;
     return WEFT_OK;

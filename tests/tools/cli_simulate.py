@@ -156,6 +156,49 @@ class Simulate(Case):
         done = self.weft("verify", plan, code=1)
         self.assertIn("\nnot proved: ", done.stdout)
 
+    def costs(self, cores=2):
+        """A table of a machine: kernels of any size take 1 ns per unit of their size."""
+        kinds = ("product", "conv", "conv_grad", "exp", "pool", "move", "update")
+        path = self.dir / "costs.json"
+        path.write_text(json.dumps({"format": 1, "name": "test", "cores": cores, "kernels": [
+            {"kind": kind, "threads": 1, "size": size, "ns": size} for kind in kinds for size in (1, 1e6)]}))
+        return path
+
+    def test_ranks_share_the_cores_of_their_host(self):
+        costs = self.costs()
+        plan = self.compile()
+        found = {ranks: self.weft_json("simulate", plan, "-n", ranks, "--costs", costs) for ranks in (2, 3, 4, 8, 9, 65)}
+        self.assertEqual(len({row["kernels_us"] for row in found.values()}), 1)
+        kernels = found[2]["kernels_us"]
+        for ranks, turns in ((2, 1), (3, 2), (4, 2), (8, 4), (9, 5), (65, 1)):
+            # Beside turns of kernels there is some communication.
+            step = found[ranks]["step_us"]
+            self.assertGreaterEqual(step, turns * kernels)
+            self.assertLess(step, (turns + 0.5) * kernels)
+        # A described host has cores of its own.
+        for cores, turns in ((4, 1), (2, 2), (1, 4)):
+            topology = self.topology({"format": 1, "hosts": [{"ranks": 4, "cores": cores}]})
+            step = self.simulate(plan, topology, "-n", 4, "--costs", costs)["step_us"]
+            self.assertEqual(int(step / kernels), turns)
+
+    def test_compile_shares_cores_only_on_one_host(self):
+        costs, times = self.costs(), {}
+        for ranks in (2, 4, 65536):
+            plan = self.dir / "plan.weft"
+            self.weft("compile", MODELS / "mlp.onnx", "-o", plan, "-n", ranks, "--batch", 8, "--costs", costs)
+            times[ranks] = self.weft_json("explain", plan)["ready_us"]
+        self.assertAlmostEqual(times[4] / times[2], 2, places=2)
+        self.assertAlmostEqual(times[65536] / times[2], 1, places=2)
+
+    def test_kernel_times_of_a_profile(self):
+        plan, profile = self.compile(), self.dir / "profile.json"
+        self.train(plan, "--write-profile", profile, steps=3)
+        measured = json.loads(profile.read_text())["kernels"]
+        for ranks in (2, 4):
+            found = self.weft_json("simulate", self.compile(name="p.weft", world=ranks), "--profile", profile)
+            self.assertAlmostEqual(found["kernels_us"] / sum(kernel["ns"] * 1e-3 for kernel in measured), 1, places=3)
+        self.assertIn("topology.json", self.weft("simulate", plan, "--profile", self.topology("{}"), code=2).stderr)
+
     def test_one_host_and_other_numbers_of_ranks(self):
         plan = self.compile()
         for ranks in (1, 2, 3, 7, 8, 300):

@@ -20,9 +20,11 @@ const command_t wefti_report_command = {
     .name = "report",
     .brief = "write a page about a training run",
     .synopsis = "RUN_DIR [-o OUT.html]",
-    .summary = "Reads RUN_DIR/run.json, which weft run --report RUN_DIR has written, and writes a "
-               "page that any browser shows without a network: loss, step times, skew of ranks, "
-               "links between hosts, and how the run continued after ranks died.",
+    .summary =
+        "Reads RUN_DIR/run.json, which weft run --report RUN_DIR has written, and writes a "
+        "page that any browser shows without a network: loss, step times, skew of ranks, "
+        "links between hosts, and how the run continued after ranks died. Of a run that goes on, "
+        "or that was killed, it shows the steps of rank 0.",
     .epilogue = "examples:\n"
                 "  weft run mlp.weft -n 2 --data /usr/share/datasets/fashion-mnist --report run\n"
                 "  weft report run\n",

@@ -96,7 +96,7 @@ static const option_def_t own_options[] = {
      "write measured times of kernels and collectives, for --profile of weft compile"},
     {KEY_REPORT, "report", "RUN_DIR",
      "training: write losses, step times and links of all ranks to RUN_DIR/run.json, for weft "
-     "report"},
+     "report; while it goes on, those of rank 0 every few seconds"},
     {KEY_JSON, "json", NULL, "print one JSON object at the end, and no progress"},
     {0, NULL, NULL, NULL},
 };

@@ -1,74 +1,80 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted and measured times of a step: sample models, one and two ranks, default and measured costs.
+"""Predicted and measured times of a step on one host: models, numbers of ranks, sources of kernel times.
 
-usage: bench_predictions.py WEFT [RUNS]
+usage: bench_predictions.py WEFT [RUNS] [--ranks N,N,..] [--model MODEL.onnx:BATCH:DATA]..
 
-Measures a calibration in a temporary folder, then prints one line of JSON per model, number of ranks and
-table of costs. Measured times are medians over RUNS (default 5) of the median step and update.
+Each of RUNS (default 5) rounds takes every model and number of ranks: measures a calibration, runs two ranks with
+a profile of kernels, and then that number of ranks, one right after the other, as the speed of a shared machine
+changes. Prints one line of JSON per model and number of ranks: the medians over the rounds of the measured step (a
+mean: where ranks share a core, one of them may begin the next step before another has ended this one) and
+of its ratios, which are predicted / measured: from the calibration ("costs"), and from the profile of two ranks,
+which says nothing of one rank, whose kernels have more threads. Without --model: the sample models.
 """
+import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
-import time
 
 MODELS = pathlib.Path(__file__).resolve().parents[2] / "samples" / "models"
 DATA = "/usr/share/datasets/fashion-mnist"
-UPDATES = ("SGD", "Momentum", "Adam")
-
-
-def profile_option(weft):
-    """`weft run` writes a profile with --write-profile, in older versions with --profile."""
-    text = subprocess.run([weft, "run", "--help"], capture_output=True, text=True, check=True).stdout
-    return "--write-profile" if "--write-profile" in text else "--profile"
 
 
 def main():
-    weft = sys.argv[1]
-    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weft")
+    parser.add_argument("runs", type=int, nargs="?", default=5)
+    parser.add_argument("--ranks", default="1,2,3,4,8")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--model", action="append")
+    options = parser.parse_args()
+    models = [model.split(":") for model in options.model or [f"{MODELS / name}.onnx:64:{DATA}" for name in ("mlp", "lenet")]]
+    ranks = [int(number) for number in options.ranks.split(",")]
+    rows = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         environment = {**os.environ, "XDG_CACHE_HOME": name}
         environment.pop("WEFT_COSTS", None)
 
         def run(*arguments):
-            done = subprocess.run([weft, *map(str, arguments)], env=environment, capture_output=True, text=True,
+            done = subprocess.run([options.weft, *map(str, arguments)], env=environment, capture_output=True, text=True,
                                   check=True)
             return done.stdout
 
-        begin = time.monotonic()
-        run("tune", "--quick")
-        print(json.dumps({"name": "weft tune --quick", "s": round(time.monotonic() - begin, 2)}))
-        option = profile_option(weft)
-        for model in ("mlp", "lenet"):
-            for ranks in (1, 2):
-                plans = {}
-                for costs in ("default", "measured"):
-                    plan = folder / f"{costs}.weft"
-                    run("compile", MODELS / f"{model}.onnx", "-o", plan, "--world", ranks, "--batch", 64,
-                        *(["--costs", "default"] if costs == "default" else []))
-                    plans[costs] = json.loads(run("explain", plan, "--json"))
-                steps, updates = [], []
-                for _ in range(runs):
-                    profile = folder / "profile.json"
-                    run("run", folder / "measured.weft", "-n", ranks, "--data", DATA, "--steps", 300, "--no-eval",
-                        option, profile)
-                    measured = json.loads(profile.read_text())
-                    steps.append(measured["step_ns"] * 1e-3)
-                    updates.append(sum(k["ns"] for k in measured["kernels"] if k["op"] in UPDATES) * 1e-3)
-                step, update = statistics.median(steps), statistics.median(updates)
-                for costs, forecast in plans.items():
-                    predicted = forecast["predicted_step_us"]
-                    print(json.dumps({
-                        "name": f"{model}, {ranks} rank{'s' if ranks > 1 else ''}", "costs": costs,
-                        "predicted_step_us": round(predicted, 1), "measured_step_us": round(step, 1),
-                        "step_ratio": round(predicted / step, 2),
-                        "predicted_update_us": round(forecast["update_us"], 1), "measured_update_us": round(update, 1),
-                        "update_ratio": round(forecast["update_us"] / update, 2) if update > 0 else None}))
+        def simulate(plan, *arguments):
+            return json.loads(run("simulate", plan, "--costs", costs, *arguments, "--json"))["step_us"]
+
+        def compiled(model, batch, number):
+            plan = folder / f"{pathlib.Path(model).stem}.{batch}.{number}.weft"
+            if not plan.exists():
+                run("compile", model, "-o", plan, "--world", number, "--batch", batch, "--costs", costs)
+            return plan
+
+        def measure(plan, number, data, profile):
+            report = json.loads(run("run", plan, "-n", number, "--data", data, "--steps", options.steps, "--no-eval",
+                                    "--write-profile", profile, "--json"))
+            return report["step_ms_mean"] * 1e3
+
+        costs, pair, profile = (folder / f"{name}.json" for name in ("costs", "pair", "profile"))
+        for _ in range(options.runs):
+            for model, batch, data in models:
+                for number in ranks:
+                    run("tune", "--quick", "-o", costs)
+                    plan = compiled(model, batch, number)
+                    measure(compiled(model, batch, 2), 2, data, pair)
+                    step = measure(plan, number, data, profile)
+                    by_profile = simulate(plan, "--profile", pair) / step if number > 1 else math.nan
+                    rows.setdefault((pathlib.Path(model).stem, number), []).append(
+                        (step, simulate(plan) / step, by_profile))
+    for (model, number), row in rows.items():
+        step, by_costs, by_profile = map(statistics.median, zip(*row))
+        print(json.dumps({"name": f"{model}, {number} rank{'s' if number > 1 else ''}", "measured_us": round(step, 1),
+                          "costs_ratio": round(by_costs, 2),
+                          "profile_ratio": round(by_profile, 2) if number > 1 else None}))
 
 
 if __name__ == "__main__":

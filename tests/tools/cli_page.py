@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of the command: one file that loads nothing, shows what --json says, and treats names as texts."""
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 import unittest
 
 import numpy as np
@@ -204,6 +207,29 @@ class Page(Case):
             self.assertIn("127.0.0.2 – 127.0.0.3", texts)
 
     @support.NEED_DATA
+    @support.NEED_DATA
+    def test_report_of_a_run_that_was_killed(self):
+        file, steps = self.dir / "run" / "run.json", 1 << 20
+        run = subprocess.Popen([support.WEFT, *map(str, ("run", self.compile(batch=8), "-n", 2, "--data", support.DATA, "--no-eval",
+                                                         "--steps", steps, "--report", file.parent))],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.dir, start_new_session=True)
+        versions = set()
+        while len(versions) < 2:  # another file each time: it is replaced
+            self.assertIsNone(run.poll())
+            if file.exists():
+                content = json.loads(file.read_text())  # always whole
+                versions.add(content["report"]["steps"])
+            time.sleep(0.01)
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        content = json.loads(file.read_text())
+        self.assertEqual((content["complete"], len(content["ranks"]), content["report"]["world"]), (False, 1, 2))
+        self.assertEqual(content["steps"][-1], content["report"]["steps"])
+        self.assertEqual(len(content["ranks"][0]["loss"]), len(content["steps"]))
+        self.weft("report", file.parent)
+        if browser.browser():
+            self.assertIn("it had not ended", self.shown(file.parent / "report.html").text())
+
     def test_report_that_cannot_be_written(self):
         plan, file = self.compile(batch=8), self.dir / "file"
         file.write_text("")

@@ -117,9 +117,10 @@ function reportPage(data) {
   const m = read(data), r = m.report;
   page({
     title: data.model || "training run",
-    sub: `training run, ${count(r.world ?? m.ranks.length, "rank")} on ${count(Math.max(1, m.hosts.length), "host")}${r.launcher && r.launcher !== "arguments" ? `, started by ${r.launcher}` : ""}`,
+    sub: `training run, ${count(r.world ?? m.ranks.length, "rank")} on ${count(Math.max(1, m.hosts.length), "host")}${r.launcher && r.launcher !== "arguments" ? `, started by ${r.launcher}` : ""}` +
+      (data.complete === false ? "; it had not ended when this was written, so all values are those of rank 0" : ""),
     sections: [() => tiles(m), () => lossCard(m), () => timesCard(m), () => ranksCard(m), () => linksCard(m), () => recoveriesCard(m)],
-    foot: `Written by weft report.${typeof r.param_digest === "string" ? ` Weights ${r.param_digest.slice(0, 16)}.` : ""}`,
+    foot: `Written by weft report.${typeof r.param_digest === "string" && r.param_digest !== "" ? ` Weights ${r.param_digest.slice(0, 16)}.` : ""}`,
   });
 }
 reportPage(JSON.parse(document.getElementById("data").textContent));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weft run --report: the steps of all ranks as a file. Each rank sums its steps up in as many points
- * as all ranks together can exchange; rank 0 writes them. */
+ * as all ranks together can exchange; rank 0 writes them. While the run goes on, rank 0 writes its
+ * own steps, as ranks exchange nothing that is not part of a step. */
 #include "tools/train/trainer.h"
 
 #include <math.h>
@@ -89,8 +90,9 @@ static void add_rank(wefti_json_t *json, const trainer_t *trainer, uint32_t rank
     wefti_json_end_object(json);
 }
 
-static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, size_t bytes,
-                                uint64_t count)
+/* all: of ranks 0 .. ranks - 1, bytes each. */
+static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, uint32_t ranks,
+                                size_t bytes, uint64_t count, bool complete)
 {
     uint64_t steps = trainer->report.steps;
     wefti_text_t text;
@@ -99,6 +101,7 @@ static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, size_t b
     wefti_json_init(&json, &text, false);
     wefti_json_begin_object(&json, NULL);
     wefti_json_int(&json, "format", FORMAT);
+    wefti_json_bool(&json, "complete", complete);
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     (void)weft_plan_get_info(trainer->plan, &info);
     wefti_json_string(&json, "model", info.model_name);
@@ -114,7 +117,7 @@ static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, size_t b
     }
     wefti_json_end_array(&json);
     wefti_json_begin_array(&json, "ranks");
-    for (uint32_t r = 0; r < trainer->world_size; r++) {
+    for (uint32_t r = 0; r < ranks; r++) {
         const history_head_t *head = (const void *)(all + r * bytes);
         add_rank(&json, trainer, r, head, (const void *)(head + 1), count);
     }
@@ -126,11 +129,37 @@ static weft_status_t write_file(trainer_t *trainer, const uint8_t *all, size_t b
     return status;
 }
 
-weft_status_t wefti_trainer_write_report(trainer_t *trainer, uint64_t rss_bytes)
+static size_t bytes_of(uint64_t count)
+{
+    return sizeof(history_head_t) + (size_t)(count + 1) / 2 * 2 * sizeof(history_point_t);
+}
+
+static void fill(const trainer_t *trainer, uint64_t rss_bytes, uint64_t count, uint8_t *out)
 {
     const weft_session_stats_t *stats = &trainer->report.stats;
+    *(history_head_t *)(void *)out = (history_head_t){stats->compute_ms_p50, stats->comm_ms_p50,
+                                                      stats->exposed_comm_ms_p50, rss_bytes};
+    sum_up(trainer, trainer->report.steps, (void *)(out + sizeof(history_head_t)), count);
+}
+
+weft_status_t wefti_trainer_write_so_far(trainer_t *trainer)
+{
     uint64_t count = count_points(trainer, trainer->report.steps);
-    size_t bytes = sizeof(history_head_t) + (size_t)(count + 1) / 2 * 2 * sizeof(history_point_t);
+    size_t bytes = bytes_of(count);
+    uint8_t *own = calloc(1, bytes);
+    if (own == NULL) {
+        return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes of steps", bytes);
+    }
+    fill(trainer, trainer->report.rss_bytes, count, own);
+    weft_status_t status = write_file(trainer, own, 1, bytes, count, false);
+    free(own);
+    return status;
+}
+
+weft_status_t wefti_trainer_write_report(trainer_t *trainer, uint64_t rss_bytes)
+{
+    uint64_t count = count_points(trainer, trainer->report.steps);
+    size_t bytes = bytes_of(count);
     uint8_t *own = calloc(1, bytes), *all = calloc(trainer->world_size, bytes);
     weft_status_t status;
     if (own == NULL || all == NULL) {
@@ -138,13 +167,11 @@ weft_status_t wefti_trainer_write_report(trainer_t *trainer, uint64_t rss_bytes)
                              trainer->world_size);
         weft_context_abort(trainer->context, weft_last_error()); /* the others would wait */
     } else {
-        *(history_head_t *)(void *)own = (history_head_t){stats->compute_ms_p50, stats->comm_ms_p50,
-                                                          stats->exposed_comm_ms_p50, rss_bytes};
-        sum_up(trainer, trainer->report.steps, (void *)(own + sizeof(history_head_t)), count);
+        fill(trainer, rss_bytes, count, own);
         status = weft_context_all_gather(trainer->context, own, bytes, all);
     }
     if (status >= 0 && trainer->rank == 0) {
-        status = write_file(trainer, all, bytes, count);
+        status = write_file(trainer, all, trainer->world_size, bytes, count, true);
         trainer->report.reported = status >= 0;
     }
     free(own);

@@ -15,6 +15,8 @@
 #include "tools/launch/world.h"
 #include "tools/tool.h"
 
+#define REPORT_EVERY_NS 2000000000ull
+#define REPORT_SHARE 100u /* of the time between two of them, at most one part is spent on one */
 #define PIXEL_SCALE "pixels / 255" /* by wefti_dataset_gather */
 
 /* The file was checked before the ranks started, and may have been replaced since. */
@@ -273,15 +275,6 @@ static weft_status_t advance(trainer_t *trainer)
     return is_checkpoint_due(trainer) ? start_checkpoint(trainer) : WEFT_OK;
 }
 
-static weft_status_t train(trainer_t *trainer)
-{
-    while (trainer->at.step < trainer->steps) {
-        WEFT_RETURN_IF_ERROR(advance(trainer));
-        WEFT_RETURN_IF_ERROR(wefti_trainer_admit_waiting(trainer));
-    }
-    return WEFT_OK;
-}
-
 /* Counts right answers in this rank's share of the test set, which is that of the ranks that compute
  * a batch with it; the last batch may be partial. All ranks evaluate equally often: where weights
  * are sharded they gather them together. */
@@ -357,9 +350,13 @@ static weft_status_t exchange_summaries(trainer_t *trainer, const rank_summary_t
     return status;
 }
 
-static weft_status_t summarise_times(trainer_t *trainer)
+/* Of this rank, so far: before eval, whose steps are not training steps. */
+static weft_status_t summarise(trainer_t *trainer)
 {
     train_report_t *report = &trainer->report;
+    report->world_size = trainer->world_size;
+    report->stats.struct_size = sizeof report->stats;
+    report->snapshot.struct_size = sizeof report->snapshot;
     uint64_t steps = trainer->at.step - trainer->first_step;
     double total = 0, *sorted = calloc(steps + 1, sizeof *sorted);
     if (sorted == NULL) {
@@ -383,6 +380,41 @@ static weft_status_t summarise_times(trainer_t *trainer)
     if (trainer->snapshot != NULL) {
         report->snapshot_ms = (double)trainer->snapshot_ns * 1e-6 / (double)(steps + 1);
         (void)weft_snapshot_get_info(trainer->snapshot, &report->snapshot);
+    }
+    return weft_session_get_stats(trainer->session, &report->stats);
+}
+
+static uint64_t peak_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* The report of a run that goes on: rank 0's steps, every few seconds, and so seldom that it takes
+ * little of the run. */
+static weft_status_t report_so_far(trainer_t *trainer)
+{
+    uint64_t began = wefti_now_ns();
+    if (trainer->options->report_path == NULL || trainer->rank != 0 ||
+        began < trainer->next_report_ns) {
+        return WEFT_OK;
+    }
+    trainer->report.test_accuracy = -1;
+    trainer->report.rss_bytes = peak_bytes();
+    WEFT_RETURN_IF_ERROR(summarise(trainer));
+    weft_status_t status = keep_failure(trainer, wefti_trainer_write_so_far(trainer));
+    uint64_t end = wefti_now_ns(), pause = REPORT_SHARE * (end - began);
+    trainer->next_report_ns = end + (pause < REPORT_EVERY_NS ? REPORT_EVERY_NS : pause);
+    return status;
+}
+
+static weft_status_t train(trainer_t *trainer)
+{
+    while (trainer->at.step < trainer->steps) {
+        WEFT_RETURN_IF_ERROR(advance(trainer));
+        WEFT_RETURN_IF_ERROR(wefti_trainer_admit_waiting(trainer));
+        WEFT_RETURN_IF_ERROR(report_so_far(trainer));
     }
     return WEFT_OK;
 }
@@ -487,23 +519,16 @@ done:
 static weft_status_t finish(trainer_t *trainer)
 {
     weft_status_t status = WEFT_OK;
-    struct rusage usage;
     rank_summary_t own = {.loss_first = trainer->report.loss_first,
                           .loss_last = trainer->report.loss_last};
-    trainer->report.world_size = trainer->world_size;
-    trainer->report.stats.struct_size = sizeof trainer->report.stats;
-    trainer->report.snapshot.struct_size = sizeof trainer->report.snapshot;
-    WEFT_TRY(status, summarise_times(trainer), done);
-    /* Before eval: its steps are not training steps. */
-    WEFT_TRY(status, weft_session_get_stats(trainer->session, &trainer->report.stats), done);
+    WEFT_TRY(status, summarise(trainer), done);
     WEFT_TRY(status, weft_session_param_digest(trainer->session, own.param_digest), done);
     WEFT_TRY(status, compare_weights(trainer, own.param_digest), done);
     WEFT_TRY(status, write_files(trainer), done);
     if (trainer->binding.evaluates) {
         WEFT_TRY(status, count_correct(trainer, &own.correct), done);
     }
-    getrusage(RUSAGE_SELF, &usage);
-    own.rss_bytes = (uint64_t)usage.ru_maxrss * 1024;
+    own.rss_bytes = peak_bytes();
     WEFT_TRY(status, exchange_summaries(trainer, &own), done);
     WEFT_TRY(status, wefti_links_gather(trainer->context, &trainer->report.links), done);
     memcpy(trainer->report.param_digest, own.param_digest, sizeof trainer->report.param_digest);

@@ -40,7 +40,8 @@ typedef struct trainer {
     size_t history_capacity;
     progress_t progress;
     train_report_t report;
-    weft_status_t failed; /* the status of a file that could not be written */
+    uint64_t next_report_ns; /* when it is written to options->report_path again */
+    weft_status_t failed;    /* the status of a file that could not be written */
     char failure[1024];
 } trainer_t;
 
@@ -55,6 +56,8 @@ weft_status_t wefti_trainer_begin(trainer_t *trainer);
 weft_status_t wefti_trainer_plan_steps(trainer_t *trainer);
 /* history.c: collective, after summaries: writes options->report_path with the steps of all ranks. */
 weft_status_t wefti_trainer_write_report(trainer_t *trainer, uint64_t rss_bytes);
+/* The same while steps go on, with the steps of this rank alone. */
+weft_status_t wefti_trainer_write_so_far(trainer_t *trainer);
 /* elastic.c: keeps the state after a step, if the run is elastic. */
 weft_status_t wefti_trainer_keep(trainer_t *trainer);
 /* The largest plan for low to high ranks; the same on all of them. */

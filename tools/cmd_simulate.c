@@ -85,8 +85,6 @@ typedef struct simulate_command {
     weft_plan_t *plan;
     wefti_cluster_t cluster;
     wefti_costs_t costs;
-    wefti_arena_t arena;
-    wefti_profile_t profile;
     sim_world_t world;
     sim_step_t step;
 } simulate_command_t;
@@ -181,9 +179,7 @@ static weft_status_t simulate(simulate_command_t *command, const char *path)
                                               command->costs_path != NULL));
     command->world.exact_ranks = command->exact_ranks;
     if (command->profile_path != NULL) {
-        WEFT_RETURN_IF_ERROR(
-            wefti_profile_load(command->profile_path, &command->arena, &command->profile));
-        command->world.profile = &command->profile;
+        WEFT_RETURN_IF_ERROR(wefti_sim_world_load_profile(&command->world, command->profile_path));
     }
     return wefti_sim_step(&command->world, command->plan, registry, &command->step);
 }
@@ -393,7 +389,6 @@ static int run_simulate_command(int argc, char **argv)
     if (status < 0) {
         return wefti_status_error("simulate", status);
     }
-    wefti_arena_init(&command.arena, NULL, 0);
     int code =
         wefti_parse_options(argc, argv, &wefti_simulate_command, handle, &command, &positional);
     if (code == EXIT_OK) {
@@ -403,7 +398,6 @@ static int run_simulate_command(int argc, char **argv)
     wefti_sim_world_deinit(&command.world);
     wefti_cluster_deinit(&command.cluster);
     wefti_costs_deinit(&command.costs);
-    wefti_arena_deinit(&command.arena);
     weft_plan_release(command.plan);
     weft_registry_destroy(command.registry);
     return code < 0 ? EXIT_OK : code;

@@ -69,9 +69,10 @@ typedef struct sim_world {
     double latency_ns[SIM_SELF + 1]; /* by distance */
     bool pair_links;                 /* some pairs of hosts have links of their own */
     bool racks;
-    uint32_t *on_core;              /* [part of SIM_CORE]: ranks that are bound to it */
-    bool shares_cores;              /* some ranks do */
-    const wefti_profile_t *profile; /* measured times of kernels, for those of the costs; or NULL */
+    uint32_t *on_core;       /* [part of SIM_CORE]: ranks that are bound to it */
+    bool shares_cores;       /* some ranks do */
+    wefti_profile_t profile; /* if known, its times of kernels are taken, not those of the costs */
+    wefti_arena_t profile_arena;
     sim_schedules_t schedules;
     uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
 } sim_world_t;
@@ -83,6 +84,8 @@ typedef struct sim_world {
 weft_status_t wefti_sim_world_init(sim_world_t *world, const wefti_cluster_t *cluster,
                                    const wefti_costs_t *costs, bool priced);
 void wefti_sim_world_deinit(sim_world_t *world);
+/* Kernels take their times from what weft run --write-profile has written. Once. */
+weft_status_t wefti_sim_world_load_profile(sim_world_t *world, const char *path);
 sim_distance_t wefti_sim_distance(const sim_world_t *world, uint32_t a, uint32_t b);
 /* "nic 0 of host a, out" */
 void wefti_sim_link_name(const sim_world_t *world, sim_kind_t kind, uint32_t part, char *out,

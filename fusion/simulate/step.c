@@ -99,8 +99,8 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *w, const weft_plan_t *plan,
     for (uint32_t k = 0; k < plan->kernel_count; k++) {
         ns[k] = update_bytes[k] > 0 ? update_bytes[k] * per_byte : ns[k];
     }
-    if (w->profile != NULL) {
-        take_profile(plan, w->profile, update_bytes, ns);
+    if (w->profile.known) {
+        take_profile(plan, &w->profile, update_bytes, ns);
     }
     *out_ns = ns;
     return WEFT_OK;

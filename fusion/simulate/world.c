@@ -215,6 +215,7 @@ weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluste
                        .cluster = cluster,
                        .ranks = cluster->rank_count,
                        .exact_ranks = SIM_EXACT_RANKS};
+    wefti_arena_init(&w->profile_arena, NULL, 0);
     for (uint32_t i = 0; i < cluster->link_count; i++) {
         w->pair_links = w->pair_links || cluster->links[i].hosts[0] != WEFTI_TOPO_NONE;
     }
@@ -245,6 +246,11 @@ weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluste
     return WEFT_OK;
 }
 
+weft_status_t wefti_sim_world_load_profile(sim_world_t *w, const char *path)
+{
+    return wefti_profile_load(path, &w->profile_arena, &w->profile);
+}
+
 void wefti_sim_schedules_deinit(sim_schedules_t *schedules)
 {
     wefti_schedules_free(NULL, schedules->list, schedules->count);
@@ -265,6 +271,7 @@ void wefti_sim_world_deinit(sim_world_t *w)
         wefti_free(NULL, w->carried[kind]);
     }
     wefti_sim_schedules_deinit(&w->schedules);
+    wefti_arena_deinit(&w->profile_arena);
     *w = (sim_world_t){0};
 }
 

@@ -86,14 +86,14 @@ static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op
     if (pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    if (fixed != NULL && fixed->eligible(&params) == NULL) {
+    if (fixed != NULL && wefti_algorithm_reason(fixed, &params) == NULL) {
         return add_piece(costs, &params, fixed, &pieces[out_cost->piece_count++]);
     }
     if (is_measured(costs, &params)) {
         return add_points(costs, &params, arena, out_cost);
     }
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-        if (algorithm->op == params.op && algorithm->eligible(&params) == NULL &&
+        if (algorithm->op == params.op && wefti_algorithm_reason(algorithm, &params) == NULL &&
             out_cost->piece_count < WEFTI_MAX_CANDIDATES) {
             weft_status_t status =
                 add_piece(costs, &params, algorithm, &pieces[out_cost->piece_count++]);

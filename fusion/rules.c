@@ -58,7 +58,7 @@ static void list_candidates(const weft_algo_params_t *params, wefti_text_t *out)
     const weft_algorithm_t *algorithm;
     const char *between = "";
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-        if (algorithm->op == params->op && algorithm->eligible(params) == NULL) {
+        if (algorithm->op == params->op && wefti_algorithm_reason(algorithm, params) == NULL) {
             wefti_text_printf(out, "%s%s", between, algorithm->name);
             between = ", ";
         }
@@ -82,7 +82,7 @@ static weft_status_t refuse(const weft_algo_params_t *params, const char *name, 
 
 weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
 {
-    const char *why = params->group_size > 1 ? algorithm->eligible(params) : NULL;
+    const char *why = params->group_size > 1 ? wefti_algorithm_reason(algorithm, params) : NULL;
     if (why == NULL) {
         return WEFT_OK;
     }
@@ -90,7 +90,7 @@ weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm, const weft_al
     char text[160];
     unordered.order = WEFT_ORDER_ANY;
     snprintf(text, sizeof text, "%s%s", why,
-             params->order != WEFT_ORDER_ANY && algorithm->eligible(&unordered) == NULL
+             params->order != WEFT_ORDER_ANY && wefti_algorithm_reason(algorithm, &unordered) == NULL
                  ? " (order any allows it)"
                  : "");
     return refuse(params, algorithm->name, text);
@@ -131,7 +131,7 @@ static weft_status_t fix(const weft_compile_params_t *p, char *text, wefti_rules
     if (rules->fixed[op] == NULL) {
         return refuse(&params, equals + 1, "unknown algorithm");
     }
-    return p->world_size > 1 && rules->fixed[op]->eligible(&in_place) != NULL
+    return p->world_size > 1 && wefti_algorithm_reason(rules->fixed[op], &in_place) != NULL
                ? wefti_rules_check(rules->fixed[op], &params)
                : WEFT_OK;
 }

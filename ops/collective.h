@@ -166,6 +166,24 @@ uint64_t wefti_shape_elems(const wefti_buffer_shape_t *shape);
 
 /* ---- in schedules, where blocks have numbers ---- */
 
+/* Calls of an algorithm, which may have data of its own. */
+static inline const char *wefti_algorithm_reason(const weft_algorithm_t *algorithm,
+                                                 const weft_algo_params_t *params)
+{
+    weft_algo_params_t own = *params;
+    own.algorithm = algorithm;
+    return algorithm->eligible(&own);
+}
+
+static inline void wefti_algorithm_resources(const weft_algorithm_t *algorithm,
+                                             const weft_algo_params_t *params,
+                                             weft_algo_resources_t *out)
+{
+    weft_algo_params_t own = *params;
+    own.algorithm = algorithm;
+    algorithm->resources(&own, out);
+}
+
 /* Blocks of the operator: resources->blocks, or the group size. */
 uint32_t wefti_block_count(const weft_algo_params_t *params,
                            const weft_algo_resources_t *resources);

@@ -9,10 +9,12 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "ops/algo/msccl.h"
 #include "ops/algo/table.h"
 #include "ops/op_facts.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/params.h"
 
@@ -25,6 +27,8 @@ struct weft_registry {
     size_t kernel_count, kernel_capacity;
     const weft_algorithm_t **algorithms; /* added ones, in the order in which they came */
     size_t algorithm_count, algorithm_capacity;
+    wefti_msccl_t **loaded; /* those of files */
+    size_t loaded_count, loaded_capacity;
     wefti_arena_t declared; /* definitions from files */
     void **plugins;         /* of dlopen */
     size_t plugin_count, plugin_capacity;
@@ -278,6 +282,33 @@ weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
     return status;
 }
 
+weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char *path,
+                                           const weft_algorithm_t **out_algorithm)
+{
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(path);
+    wefti_msccl_t *loaded = NULL;
+    wefti_mapping_t file;
+    WEFT_RETURN_IF_ERROR(wefti_array_reserve(registry->allocator, &registry->loaded,
+                                             &registry->loaded_capacity, registry->loaded_count + 1,
+                                             sizeof *registry->loaded));
+    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
+    weft_status_t status = wefti_msccl_parse(path, (const char *)file.data, file.size_bytes,
+                                             registry->allocator, &loaded);
+    wefti_file_unmap(&file);
+    WEFT_RETURN_IF_ERROR(status);
+    status = weft_registry_add_algorithm(registry, wefti_msccl_algorithm(loaded));
+    if (status < 0) {
+        wefti_msccl_destroy(loaded);
+        return status;
+    }
+    registry->loaded[registry->loaded_count++] = loaded;
+    if (out_algorithm != NULL) {
+        *out_algorithm = wefti_msccl_algorithm(loaded);
+    }
+    return WEFT_OK;
+}
+
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index)
 {
     return registry != NULL && index < registry->algorithm_count ? registry->algorithms[index]
@@ -325,6 +356,10 @@ void weft_registry_destroy(weft_registry_t *registry)
     wefti_free(&allocator, registry->defs);
     wefti_free(&allocator, registry->kernels);
     wefti_free(&allocator, registry->algorithms);
+    while (registry->loaded_count > 0) {
+        wefti_msccl_destroy(registry->loaded[--registry->loaded_count]);
+    }
+    wefti_free(&allocator, registry->loaded);
     while (registry->plugin_count > 0) {
         dlclose(registry->plugins[--registry->plugin_count]);
     }

@@ -265,7 +265,7 @@ static int check_eligible(const bench_t *bench)
     }
     const weft_algorithm_t *algorithm =
         bench->algorithm != NULL ? wefti_algorithm_find(bench->op, bench->algorithm) : NULL;
-    const char *reason = algorithm != NULL ? algorithm->eligible(&params) : NULL;
+    const char *reason = algorithm != NULL ? wefti_algorithm_reason(algorithm, &params) : NULL;
     return reason == NULL
                ? EXIT_OK
                : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s", bench->algorithm,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ops/algo/msccl.h"
 #include "ops/algo/sweep.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -41,6 +42,7 @@ const command_t wefti_verify_command = {
     .name = "verify",
     .brief = "prove collective algorithms or a plan correct",
     .synopsis = "PLAN.weft [--ops OPS.json] [--kernels LIB.so] [--json]\n"
+                "ALGORITHM.xml [--json]\n"
                 "[--all | -n N] [--op OP] [--algo NAME] [-j N] [--json]",
     .summary =
         "With a plan: proves for all ranks that operators, types and shapes are correct; "
@@ -49,7 +51,10 @@ const command_t wefti_verify_command = {
         "streams cannot deadlock; that each gradient is reduced in exactly one bucket; and "
         "that the schedules of its collectives are correct.\n"
         "\n"
-        "Without a plan: runs every collective algorithm on symbols for all ranks, over "
+        "With a file of MSCCL: proves its algorithm as below, for its number of ranks, in place "
+        "and not. Prints the name by which programs select it.\n"
+        "\n"
+        "Without a file: runs every collective algorithm on symbols for all ranks, over "
         "shared memory and over links with put and signal only. Proves for all element "
         "counts that results and reduction order are correct, and that there is no deadlock, "
         "no race, and no access outside a buffer. Without --all: 1 to 17, 32, 33 and 64 "
@@ -61,6 +66,7 @@ const command_t wefti_verify_command = {
         "\n"
         "examples:\n"
         "  weft verify mlp.weft\n"
+        "  weft verify ring.xml\n"
         "  weft verify --op all_reduce -n 8\n",
     .options = {own_options},
     .run = run_verify_command,
@@ -277,23 +283,83 @@ static int verify_algorithms(verify_command_t *command)
     return is_complete(command) ? EXIT_OK : EXIT_RUN_FAILED;
 }
 
-/* An existing file that is not a plan: most often the model. */
-static int check_plan_file(int argc, char **argv, int index)
+/* The first bytes of a file; false: it cannot be read. */
+static bool read_magic(const char *path, char magic[8])
 {
-    char magic[8] = "";
-    FILE *file = fopen(argv[index], "re");
-    size_t count = file != NULL ? fread(magic, 1, sizeof magic, file) : 0;
-    bool failed = file == NULL || ferror(file) != 0;
-    (void)argc;
+    FILE *file = fopen(path, "re");
+    memset(magic, 0, 8);
+    bool good = file != NULL && (fread(magic, 1, 8, file) == 8 || ferror(file) == 0);
     if (file != NULL) {
         fclose(file);
     }
-    return failed || (count == sizeof magic && memcmp(magic, "WEFTPLAN", sizeof magic) == 0)
+    return good;
+}
+
+static bool is_xml(const char *path)
+{
+    char magic[8];
+    return read_magic(path, magic) && magic[strspn(magic, " \t\r\n")] == '<';
+}
+
+/* An existing file that is not a plan: most often the model. */
+static int check_plan_file(int argc, char **argv, int index)
+{
+    char magic[8];
+    (void)argc;
+    return !read_magic(argv[index], magic) || memcmp(magic, "WEFTPLAN", sizeof magic) == 0 ||
+                   is_xml(argv[index])
                ? EXIT_OK /* loading it reports what is wrong with it */
                : wefti_usage_error("verify",
                                    "%s: not a plan; weft verify takes a PLAN.weft (written by "
-                                   "weft compile), or no file to prove the algorithms",
+                                   "weft compile), an XML file of MSCCL, or no file to prove the "
+                                   "algorithms",
                                    argv[index]);
+}
+
+static void print_file(const wefti_msccl_t *msccl, bool json)
+{
+    const weft_algorithm_t *algorithm = wefti_msccl_algorithm(msccl);
+    const wefti_msccl_program_t *program = &msccl->programs[0];
+    bool reduces = wefti_collective_reduces(algorithm->op);
+    const char *order = !reduces ? NULL : msccl->tree ? "tree" : "any";
+    if (!json) {
+        printf("%s: %s of %u ranks proved%s%s; %u lane%s, %u phases, %u scratch slots\n",
+               algorithm->name, weft_collective_name(algorithm->op), msccl->gpu_count,
+               reduces ? ", order " : "", reduces ? order : "", msccl->lanes,
+               wefti_plural(msccl->lanes), program->phases, program->slots);
+        return;
+    }
+    output_object_t object;
+    wefti_json_t *writer = wefti_output_begin(&object);
+    wefti_json_bool(writer, "ok", true);
+    wefti_json_string(writer, "algorithm", algorithm->name);
+    wefti_json_string(writer, "op", wefti_collective_function(algorithm->op));
+    wefti_json_int(writer, "ranks", msccl->gpu_count);
+    wefti_json_string(writer, "order", order);
+    wefti_json_int(writer, "lanes", msccl->lanes);
+    wefti_json_int(writer, "phases", program->phases);
+    wefti_json_int(writer, "scratch_slots", program->slots);
+    wefti_output_end(&object);
+}
+
+/* Loading an algorithm proves it. */
+static int verify_file(verify_command_t *command, const char *path)
+{
+    const weft_algorithm_t *algorithm = NULL;
+    weft_status_t status = weft_registry_load_algorithm(command->registry, path, &algorithm);
+    if (status >= 0) {
+        print_file(wefti_msccl_of(algorithm), command->json);
+        return EXIT_OK;
+    }
+    if (command->json) {
+        output_object_t object;
+        wefti_json_t *writer = wefti_output_begin(&object);
+        wefti_json_bool(writer, "ok", false);
+        wefti_json_string(writer, "error", weft_last_error());
+        wefti_output_end(&object);
+    }
+    int code = wefti_status_error("verify", status);
+    return status == WEFT_ERR_INVALID_ARGUMENT ? EXIT_RUN_FAILED : code;
 }
 
 static int verify(verify_command_t *command, int positional, char **argv)
@@ -310,8 +376,9 @@ static int verify(verify_command_t *command, int positional, char **argv)
     if (positional == 0 && command->plugins) {
         return wefti_usage_error("verify", "--kernels and --ops require a plan");
     }
-    return positional == 1 ? wefti_verify_plan(argv[1], command->registry, command->json)
-                           : verify_algorithms(command);
+    return positional == 0   ? verify_algorithms(command)
+           : is_xml(argv[1]) ? verify_file(command, argv[1])
+                             : wefti_verify_plan(argv[1], command->registry, command->json);
 }
 
 static int run_verify_command(int argc, char **argv)

@@ -96,7 +96,7 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
         schedule->left_out = algorithm == NULL ? "unknown algorithm" : "too large";
         return WEFT_OK;
     }
-    const char *reason = algorithm->eligible(&params);
+    const char *reason = wefti_algorithm_reason(algorithm, &params);
     schedule->left_out = wefti_algorithm_order_refusal(algorithm, &params);
     if (schedule->left_out != NULL) {
         return WEFT_OK;

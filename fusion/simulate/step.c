@@ -148,7 +148,7 @@ static const weft_algorithm_t *choose(const weft_registry_t *registry,
     for (uint32_t i = 0; i < collective->algorithm_count; i++) {
         const weft_algorithm_t *found =
             weft_registry_find_algorithm(registry, collective->op, collective->algorithms[i].name);
-        if (found != NULL && found->eligible(params) == NULL) {
+        if (found != NULL && wefti_algorithm_reason(found, params) == NULL) {
             return found;
         }
     }

@@ -59,12 +59,15 @@ typedef struct weft_algo_params {
     /** [group_size] nearest NIC of each rank, numbered alike on all hosts; NULL: one NIC, or
      * unknown. */
     const uint32_t *rail_of;
+    /** The algorithm that is called; set by Weft. An algorithm with data of its own is the first
+     * member of a larger struct. */
+    const struct weft_algorithm *algorithm;
 } weft_algo_params_t;
 
 /** Initial value of weft_algo_params_t. */
 #define WEFT_ALGO_PARAMS_INIT                                                                      \
     WEFT_STRUCT_INIT(weft_algo_params_t, WEFT_COLLECTIVE_ALL_REDUCE, 0, 0, 0, 0, 0, 0,             \
-                     WEFT_ORDER_TREE, 0, 0, 0, 0, 0, 0, 0)
+                     WEFT_ORDER_TREE, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** The resources of a schedule, equal on all ranks. */
 typedef struct weft_algo_resources {
@@ -180,6 +183,20 @@ WEFT_API void weft_schedule_reduce(weft_schedule_builder_t *builder, uint32_t la
  */
 WEFT_API weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
                                                    const weft_algorithm_t *algorithm);
+/**
+ * Reads an algorithm from an XML file of MSCCL, proves it as weft_algorithm_verify does, both in
+ * place and not, and adds it. It serves groups with the number of ranks of the file only. The name
+ * is that of the file's algorithm and a digest of its steps, such as "ring-1f3a09c4", so that ranks
+ * with different files notice. docs/msccl.md describes what a file may hold.
+ * @param[in]  registry      the registry, which owns the algorithm
+ * @param[in]  path          the XML file
+ * @param[out] out_algorithm NULL, or the algorithm: its operator and name
+ * @return WEFT_ERR_NOT_FOUND; WEFT_ERR_FORMAT naming file, line, gpu, thread block, step and cause;
+ *         WEFT_ERR_INVALID_ARGUMENT naming a wrong result, a deadlock or a data race
+ * Equivalent to: MSCCL_XML_FILES
+ */
+WEFT_API weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char *path,
+                                                    const weft_algorithm_t **out_algorithm);
 /**
  * Finds an algorithm, built in or added.
  * @param[in] registry added algorithms; NULL: built-in ones only

@@ -327,7 +327,7 @@ static weft_status_t ask_resources(const weft_algorithm_t *algorithm,
                                    const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     *out = (weft_algo_resources_t){0};
-    algorithm->resources(params, out);
+    wefti_algorithm_resources(algorithm, params, out);
     out->lanes = out->lanes > 0 ? out->lanes : 1;
     out->blocks = out->blocks > 0 ? out->blocks : 1;
     out->scratch_sets = out->scratch_sets > 0 ? out->scratch_sets : 1;
@@ -352,7 +352,7 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
     if (status < 0) {
         return status;
     }
-    const char *reason = algorithm->eligible(params);
+    const char *reason = wefti_algorithm_reason(algorithm, params);
     if (reason != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s %s: %s", weft_collective_name(params->op),
                            algorithm->name, reason);
@@ -361,8 +361,10 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
     if (status < 0) {
         return status;
     }
-    weft_schedule_builder_t builder = {out, params, WEFT_OK, 0};
-    algorithm->build(params, &builder);
+    weft_algo_params_t own = *params;
+    own.algorithm = algorithm;
+    weft_schedule_builder_t builder = {out, &own, WEFT_OK, 0};
+    algorithm->build(&own, &builder);
     status = builder.status >= 0 ? sort_by_lane(out) : builder.status;
     if (status < 0) {
         wefti_schedule_deinit(out);

@@ -21,7 +21,7 @@ static const char *const order_names[] = {"tree", "blocks", "any"};
 static uint64_t cells_of(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
 {
     weft_algo_resources_t resources = {0};
-    algorithm->resources(params, &resources);
+    wefti_algorithm_resources(algorithm, params, &resources);
     uint64_t blocks = wefti_block_count(params, &resources);
     return params->group_size * (2 * blocks + (uint64_t)resources.scratch_slots);
 }
@@ -120,7 +120,7 @@ static weft_status_t prove_case(wefti_sweep_t *sweep, const weft_algorithm_t *al
 {
     bool can_overlap = wefti_collective_of(params->op)->in_place;
     for (params->in_place = 0; params->in_place <= can_overlap; params->in_place++) {
-        if (algorithm->eligible(params) == NULL) {
+        if (wefti_algorithm_reason(algorithm, params) == NULL) {
             WEFT_RETURN_IF_ERROR(wefti_sweep_case(sweep, algorithm, params));
         }
     }
@@ -153,7 +153,7 @@ static weft_status_t prove_orders(wefti_sweep_t *sweep, const weft_algorithm_t *
     for (int order = WEFT_ORDER_TREE; order <= (reduces ? WEFT_ORDER_ANY : WEFT_ORDER_TREE);
          order++) {
         params->order = WEFT_ORDER_TREE;
-        bool tree = algorithm->eligible(params) == NULL;
+        bool tree = wefti_algorithm_reason(algorithm, params) == NULL;
         params->order = (weft_order_t)order;
         /* Who can follow the tree does so under order=any: proved for small groups only. */
         if (order == WEFT_ORDER_ANY && tree && params->group_size > ALL_ORDERS_RANKS) {
@@ -178,7 +178,7 @@ static bool looks_at_hosts(const weft_algorithm_t *algorithm, const weft_algo_pa
     one.host_sizes = one.host_of = NULL;
     one.host_count = one.host_of_count = 0;
     one.order = WEFT_ORDER_ANY;
-    return algorithm->eligible(&one) != NULL;
+    return wefti_algorithm_reason(algorithm, &one) != NULL;
 }
 
 typedef struct placed {
@@ -282,8 +282,8 @@ static weft_status_t check_effort(const weft_algorithm_t *algorithm,
                                   const weft_algo_params_t *params)
 {
     weft_algo_resources_t need = {0};
-    if (algorithm->eligible(params) == NULL) {
-        algorithm->resources(params, &need);
+    if (wefti_algorithm_reason(algorithm, params) == NULL) {
+        wefti_algorithm_resources(algorithm, params, &need);
     }
     uint64_t places =
         2ull * need.blocks + (uint64_t)need.scratch_slots * (need.scratch_sets + 1ull);

@@ -133,7 +133,7 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
         wefti_candidate_t candidate = {.algorithm = algorithm,
                                        .executor =
                                            choice->executors && wefti_cost_has_executor(algorithm),
-                                       .reason = algorithm->eligible(params)};
+                                       .reason = wefti_algorithm_reason(algorithm, params)};
         if (candidate.reason == NULL) {
             status = estimate(costs, params, counts, choice, &candidate);
         }
@@ -167,7 +167,7 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
     bool many_hosts = wefti_placement_hosts(params) > MANY_HOSTS;
     for (size_t i = many_hosts; i < sizeof names / sizeof *names; i++) {
         const weft_algorithm_t *algorithm = wefti_algorithm_find(params->op, names[i]);
-        if (algorithm != NULL && algorithm->eligible(params) == NULL) {
+        if (algorithm != NULL && wefti_algorithm_reason(algorithm, params) == NULL) {
             return algorithm;
         }
     }

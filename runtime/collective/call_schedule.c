@@ -54,7 +54,7 @@ static bool is_eligible(const wefti_call_t *call)
 {
     weft_algo_params_t params;
     wefti_select_params(call->group, call->request.op, call->request.root, &params);
-    return call->schedule.wanted == NULL || call->schedule.wanted->eligible(&params) == NULL;
+    return call->schedule.wanted == NULL || wefti_algorithm_reason(call->schedule.wanted, &params) == NULL;
 }
 
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)
@@ -314,7 +314,7 @@ static void name_algorithm(const wefti_call_t *call)
         wefti_select_params(group, call->request.op, call->request.root, &params);
         bool any = params.order == WEFT_ORDER_ANY && wefti_collective_reduces(call->request.op);
         params.order = WEFT_ORDER_TREE;
-        any = any && call->schedule.algorithm->eligible(&params) != NULL;
+        any = any && wefti_algorithm_reason(call->schedule.algorithm, &params) != NULL;
         snprintf(calls->label, sizeof calls->label, "%.40s%s", call->schedule.algorithm->name,
                  any ? " (order any)" : "");
         calls->labelled = call->schedule.algorithm;

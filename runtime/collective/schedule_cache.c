@@ -98,9 +98,9 @@ static weft_status_t check_resources(const weft_group_t *group, const weft_algor
 {
     weft_algo_resources_t resources = {0};
     WEFT_RETURN_IF_ERROR(wefti_algo_params_check(params));
-    const char *reason = algorithm->eligible(params);
+    const char *reason = wefti_algorithm_reason(algorithm, params);
     if (reason == NULL) {
-        algorithm->resources(params, &resources);
+        wefti_algorithm_resources(algorithm, params, &resources);
         reason = resources.lanes > group->calls->schedules->counters.lanes
                      ? "needs more lanes than the group supports"
                      : NULL;

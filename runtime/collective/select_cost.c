@@ -30,7 +30,7 @@ static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorith
                      const weft_algo_params_t *params)
 {
     weft_algo_resources_t resources = {0};
-    algorithm->resources(params, &resources);
+    wefti_algorithm_resources(algorithm, params, &resources);
     return resources.lanes <= wefti_area_lanes(group->endpoint->world_size);
 }
 

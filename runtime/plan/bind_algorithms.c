@@ -79,12 +79,12 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
     }
     weft_algo_params_t params = wefti_bind_algo_params(session, collective);
     weft_algo_resources_t resources = {0};
-    const char *reason = algorithm->eligible(&params);
+    const char *reason = wefti_algorithm_reason(algorithm, &params);
     if (reason != NULL || group->axis.size == 1) {
         *out_records = true;
         return reason; /* one rank: every algorithm does the same */
     }
-    algorithm->resources(&params, &resources);
+    wefti_algorithm_resources(algorithm, &params, &resources);
     *out_records = *out_records && resources.lanes <= 1 && resources.scratch_slots == 0;
     return !*out_records && on_device
                ? "devices support only algorithms with one lane and no scratch"

@@ -27,7 +27,7 @@ const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *a
                                  .in_place = !wefti_collective_exchanges(algorithm->op),
                                  .order = WEFT_ORDER_ANY};
     wefti_tune_place(&params, run->host_of, run->host_count);
-    return algorithm->eligible(&params);
+    return wefti_algorithm_reason(algorithm, &params);
 }
 
 static uint64_t next_size(const tune_run_t *run, uint64_t bytes)

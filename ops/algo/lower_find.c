@@ -39,10 +39,37 @@ static bool any_unreachable(const wefti_lowering_t *l, uint32_t rank,
     return false;
 }
 
-/* The last post of rank that thread has seen: its step, and its lane. */
+/* The post of rank that thread waited for last, in this run. */
+static bool last_post_awaited(const wefti_sim_t *sim, uint32_t thread, uint32_t rank,
+                              uint32_t *out_step, uint32_t *out_lane)
+{
+    const wefti_sim_thread_t *own = &sim->thread[thread];
+    const wefti_schedule_t *schedule = &sim->schedules[own->rank];
+    for (uint32_t at = own->at; at-- > schedule->lane_begin[own->lane];) {
+        const wefti_step_t *step = &schedule->steps[at];
+        if (step->op != WEFTI_DO_WAIT || step->wait.back > 0 || rank < step->wait.first_rank ||
+            rank - step->wait.first_rank >= step->wait.rank_count) {
+            continue;
+        }
+        uint64_t target = (uint64_t)own->run * sim->resources.phases + step->wait.phase;
+        const wefti_release_log_t *log = &sim->thread[rank * sim->lanes + step->wait.lane].posts;
+        for (size_t i = log->count; i-- > 0 && log->entries[i].value >= target;) {
+            *out_step = log->entries[i].step;
+        }
+        *out_lane = step->wait.lane;
+        return true;
+    }
+    return false;
+}
+
+/* The last post of rank that thread has seen: its step, and its lane. Of several lanes, the one
+ * that it waited for knows what the others wrote. */
 static bool last_post_seen(const wefti_sim_t *sim, uint32_t thread, uint32_t rank,
                            uint32_t *out_step, uint32_t *out_lane)
 {
+    if (sim->lanes > 1 && last_post_awaited(sim, thread, rank, out_step, out_lane)) {
+        return true;
+    }
     for (uint32_t lane = 0; lane < sim->lanes; lane++) {
         uint32_t other = rank * sim->lanes + lane;
         const wefti_release_log_t *log = &sim->thread[other].posts;
@@ -182,7 +209,7 @@ static weft_status_t put_read(wefti_lowering_t *l, const wefti_sim_t *sim, uint3
 static weft_status_t lower_read(wefti_lowering_t *l, const wefti_sim_t *sim, uint32_t thread,
                                 const weft_blocks_t *blocks, wefti_operand_t *part)
 {
-    uint32_t anchor, lane;
+    uint32_t anchor = 0, lane = 0;
     if (!last_post_seen(sim, thread, part->rank, &anchor, &lane)) {
         return wefti_sim_error(
             sim, thread,

@@ -101,7 +101,7 @@ uint32_t wefti_block_count(const weft_algo_params_t *params, const weft_algo_res
     case WEFT_EXTENT_VECTOR:
         return resources->blocks;
     default:
-        return params->group_size;
+        return params->group_size * wefti_part_count(resources);
     }
 }
 
@@ -122,17 +122,19 @@ bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resou
     }
     wefti_side_t side = buffer == WEFT_ALGO_BUFFER_SEND ? op->send : op->recv;
     bool own = side.extent == WEFT_EXTENT_BLOCK;
-    *out_first = own ? rank : 0;
-    *out_count = own ? 1 : wefti_block_count(params, resources);
+    uint32_t parts = wefti_part_count(resources);
+    *out_first = own ? rank * parts : 0;
+    *out_count = own ? parts : wefti_block_count(params, resources);
     return side.extent != WEFT_EXTENT_NOTHING && holds(params, side.holder, rank);
 }
 
-bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
-                          uint32_t *out_recv_block)
+bool wefti_in_place_alias(const weft_algo_params_t *params, const weft_algo_resources_t *resources,
+                          uint32_t rank, uint32_t send_block, uint32_t *out_recv_block)
 {
     const wefti_collective_t *op = wefti_collective_of(params->op);
     *out_recv_block = send_block;
     return op->in_place && holds(params, op->send.holder, rank) &&
            holds(params, op->recv.holder, rank) &&
-           (op->recv.extent != WEFT_EXTENT_BLOCK || send_block == rank);
+           (op->recv.extent != WEFT_EXTENT_BLOCK ||
+            send_block / wefti_part_count(resources) == rank);
 }

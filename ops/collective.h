@@ -184,7 +184,13 @@ static inline void wefti_algorithm_resources(const weft_algorithm_t *algorithm,
     algorithm->resources(&own, out);
 }
 
-/* Blocks of the operator: resources->blocks, or the group size. */
+/* Parts of each block whose number the operator fixes. */
+static inline uint32_t wefti_part_count(const weft_algo_resources_t *resources)
+{
+    return resources->parts > 0 ? resources->parts : 1;
+}
+
+/* Blocks of the operator: resources->blocks, or the group size times the parts of a block. */
 uint32_t wefti_block_count(const weft_algo_params_t *params,
                            const weft_algo_resources_t *resources);
 /* Whether the buffer (weft_algo_buffer_t) exists on rank, and then its blocks: *out_first and
@@ -193,7 +199,7 @@ bool wefti_buffer_blocks(const weft_algo_params_t *params, const weft_algo_resou
                          uint32_t rank, uint32_t buffer, uint32_t *out_first, uint32_t *out_count);
 /* The receive block that shares memory with the send block of the same rank when in place, or
  * false. */
-bool wefti_in_place_alias(const weft_algo_params_t *params, uint32_t rank, uint32_t send_block,
-                          uint32_t *out_recv_block);
+bool wefti_in_place_alias(const weft_algo_params_t *params, const weft_algo_resources_t *resources,
+                          uint32_t rank, uint32_t send_block, uint32_t *out_recv_block);
 
 #endif

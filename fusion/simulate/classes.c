@@ -29,19 +29,20 @@ double wefti_sim_block_bytes(const sim_call_t *call, const wefti_schedule_t *sch
                              uint32_t first, uint32_t step, uint32_t count)
 {
     uint64_t all = call->counts.elem_count, elems = 0;
-    uint32_t blocks = wefti_block_count(&call->params, &schedule->resources);
-    if (!wefti_collective_is_vector(call->params.op)) {
+    uint32_t blocks = wefti_shard_count(&call->params, &schedule->resources);
+    if (!wefti_collective_is_vector(call->params.op) && blocks == 1) {
         return (double)count * (double)all * call->counts.elem_bytes;
     }
     uint64_t share = wefti_shard_elems(all, call->counts.elem_bytes, blocks);
-    if (step == 1) { /* side by side */
+    if (step == 1 && first % blocks + count <= blocks) { /* side by side */
+        first %= blocks;
         uint64_t begin = first * share, end = begin + count * share;
         elems = (end < all ? end : all) - (begin < all ? begin : all);
         return (double)elems * call->counts.elem_bytes;
     }
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t begin = (first + i * step) * share;
-        if (begin >= all && step > 0) {
+        uint64_t begin = (first + i * step) % blocks * share;
+        if (begin >= all && step > 0 && wefti_collective_is_vector(call->params.op)) {
             break;
         }
         elems += begin >= all ? 0 : all - begin < share ? all - begin : share;

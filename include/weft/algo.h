@@ -76,6 +76,9 @@ typedef struct weft_algo_resources {
     uint32_t blocks;        /**< B above; 0: one; ignored if the operator fixes it */
     uint32_t scratch_slots; /**< slots of scratch, each as long as the longest block */
     uint32_t scratch_sets;  /**< copies of scratch that successive runs alternate; 0: one */
+    /** Parts of each block if the operator fixes the blocks, not for V forms; 0: one. Part p of
+     * block b then has the block number b * parts + p. */
+    uint32_t parts;
 } weft_algo_resources_t;
 
 /** A buffer of a place. */

@@ -32,7 +32,11 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
 {
     const wefti_msccl_t *msccl = wefti_msccl_of(params->algorithm);
     out->lanes = msccl->lanes;
-    out->blocks = msccl->chunks;
+    if (wefti_collective_is_vector(params->op)) {
+        out->blocks = msccl->chunks;
+    } else {
+        out->parts = msccl->parts;
+    }
     out->phases = program_of(params)->phases;
     out->scratch_slots = program_of(params)->slots;
 }

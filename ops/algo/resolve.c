@@ -9,9 +9,9 @@ typedef struct layout {
     const wefti_counts_t *counts;
     const wefti_displacements_t *displacements;
     const wefti_slice_t *slice;
-    uint32_t blocks;
+    uint32_t blocks, shards;         /* shards: of the vector, or of each block */
     bool vector, variable, exchange; /* exchange: all-to-all */
-    uint64_t share;                  /* vectors: elements of a full shard */
+    uint64_t share;                  /* elements of a full shard, unless the form is V */
     const uint64_t *rows;            /* V forms: sums of counts, [block] or [from * n + to] */
     const uint64_t *columns;         /* AllToAllV: [to * n + from] */
 } layout_t;
@@ -57,9 +57,12 @@ static weft_status_t layout_init(layout_t *layout, wefti_tasks_t *tasks)
     layout->vector = wefti_collective_is_vector(params->op);
     layout->exchange = wefti_collective_exchanges(params->op);
     layout->variable = wefti_collective_is_variable(params->op);
-    if (layout->vector) {
+    layout->shards = wefti_shard_count(params, &layout->schedule->resources);
+    if (layout->shards > 1) {
         layout->share = wefti_shard_elems(layout->slice->elem_count, layout->counts->elem_bytes,
-                                          layout->blocks);
+                                          layout->shards);
+    } else {
+        layout->share = layout->slice->elem_count;
     }
     return layout->variable ? sum_counts(layout, tasks) : WEFT_OK;
 }
@@ -72,10 +75,7 @@ static uint64_t length_of(const layout_t *layout, uint32_t block)
         uint64_t whole = layout->counts->counts[block];
         return whole > slice->at ? least(whole - slice->at, slice->elem_count) : 0;
     }
-    if (!layout->vector) {
-        return slice->elem_count;
-    }
-    uint64_t begin = least(block * layout->share, slice->elem_count);
+    uint64_t begin = least(block % layout->shards * layout->share, slice->elem_count);
     return least(layout->share, slice->elem_count - begin);
 }
 
@@ -111,7 +111,9 @@ static uint64_t user_offset(const layout_t *layout, uint32_t rank, uint32_t buff
     if (layout->variable) {
         return variable_offset(layout, rank, buffer, index, first);
     }
-    return (uint64_t)(index - first) * layout->counts->elem_count;
+    uint32_t shards = layout->shards;
+    return (uint64_t)((index - first) / shards) * layout->counts->elem_count +
+           least(index % shards * layout->share, layout->slice->elem_count);
 }
 
 static uint64_t offset_of(const layout_t *layout, const wefti_operand_t *operand, uint32_t i)
@@ -275,7 +277,7 @@ static void count_elems(const layout_t *layout, uint64_t *elems)
                                                       buffer, &first, &count)) {
             uint32_t last = first + count - 1;
             uint32_t block = last;
-            if (layout->exchange) {
+            if (layout->exchange && layout->variable) {
                 uint32_t n = layout->params->group_size;
                 block = buffer == WEFTI_SEND ? rank * n + last : last * n + rank;
             }

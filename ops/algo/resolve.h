@@ -89,6 +89,9 @@ weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
  * are WEFT_ERR_INVALID_ARGUMENT. */
 weft_status_t wefti_slice_init(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
                                const wefti_counts_t *counts, wefti_slice_t *out);
+/* Into how many shards a vector is cut, or each block. */
+uint32_t wefti_shard_count(const weft_algo_params_t *params,
+                           const weft_algo_resources_t *resources);
 uint64_t wefti_slice_slot_elems(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
                                 const wefti_counts_t *counts, uint64_t elem_count);
 

@@ -16,7 +16,7 @@ static bool is_inside(const weft_algo_params_t *params, const wefti_schedule_t *
 {
     uint64_t more = (uint64_t)step->move.count - 1;
     uint64_t names = wefti_collective_exchanges(params->op)
-                         ? wefti_count_names(params)
+                         ? wefti_count_names(params) * wefti_part_count(&schedule->resources)
                          : wefti_block_count(params, &schedule->resources);
     if (step->move.first + step->move.step * more >= names) {
         return false;
@@ -81,14 +81,20 @@ weft_status_t wefti_schedule_check(const weft_algo_params_t *params,
     return WEFT_OK;
 }
 
+uint32_t wefti_shard_count(const weft_algo_params_t *params, const weft_algo_resources_t *resources)
+{
+    return wefti_collective_is_vector(params->op) ? wefti_block_count(params, resources)
+                                                  : wefti_part_count(resources);
+}
+
 uint64_t wefti_slice_slot_elems(const weft_algo_params_t *params, const wefti_schedule_t *schedule,
                                 const wefti_counts_t *counts, uint64_t elem_count)
 {
-    uint32_t blocks = wefti_block_count(params, &schedule->resources);
-    if (blocks == 0 || !wefti_collective_is_vector(params->op)) {
+    uint32_t shards = wefti_shard_count(params, &schedule->resources);
+    if (shards <= 1) {
         return elem_count;
     }
-    uint64_t share = wefti_shard_elems(elem_count, counts->elem_bytes, blocks);
+    uint64_t share = wefti_shard_elems(elem_count, counts->elem_bytes, shards);
     return share < elem_count ? share : elem_count;
 }
 

@@ -333,12 +333,14 @@ static weft_status_t ask_resources(const weft_algorithm_t *algorithm,
     out->scratch_sets = out->scratch_sets > 0 ? out->scratch_sets : 1;
     if (out->lanes > WEFTI_MAX_LANES || out->phases > WEFTI_MAX_PHASES ||
         out->blocks > WEFTI_MAX_BLOCKS || out->scratch_slots > WEFTI_MAX_BLOCKS ||
-        out->scratch_sets > 2) {
+        out->scratch_sets > 2 || (uint64_t)out->parts * params->group_size > WEFTI_MAX_BLOCKS ||
+        (out->parts > 1 && wefti_collective_is_variable(params->op))) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "%s %s: requested resources exceed the limits: %u lanes, %u phases, %u "
-                           "blocks, %u scratch slots in %u sets",
+                           "blocks, %u scratch slots in %u sets, %u parts of a block",
                            weft_collective_name(params->op), algorithm->name, out->lanes,
-                           out->phases, out->blocks, out->scratch_slots, out->scratch_sets);
+                           out->phases, out->blocks, out->scratch_slots, out->scratch_sets,
+                           out->parts);
     }
     return WEFT_OK;
 }

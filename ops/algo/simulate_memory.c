@@ -11,14 +11,17 @@ static const char *const buffer_names[] = {"send", "recv", "scratch", "stage", "
 static uint32_t length_name(const wefti_sim_t *sim, uint32_t block)
 {
     const wefti_collective_t *op = wefti_collective_of(sim->params->op);
-    return op->variable || !wefti_collective_exchanges(sim->params->op) ? block : 0;
+    return op->variable || !wefti_collective_exchanges(sim->params->op)
+               ? block
+               : block % wefti_part_count(&sim->resources);
 }
 
 static uint32_t user_length(const wefti_sim_t *sim, uint32_t rank, uint32_t buffer, uint32_t index)
 {
+    uint32_t parts = wefti_part_count(&sim->resources), part = index % parts, peer = index / parts;
     uint32_t block = !wefti_collective_exchanges(sim->params->op) ? index
-                     : buffer == WEFTI_SEND                       ? rank * sim->ranks + index
-                                                                  : index * sim->ranks + rank;
+                     : buffer == WEFTI_SEND ? (rank * sim->ranks + peer) * parts + part
+                                            : (peer * sim->ranks + rank) * parts + part;
     return length_name(sim, block);
 }
 
@@ -97,7 +100,7 @@ wefti_cell_t *wefti_sim_user_cell(wefti_sim_t *sim, uint32_t rank, uint32_t buff
 {
     uint32_t block = index;
     if (buffer == WEFTI_SEND && sim->params->in_place &&
-        wefti_in_place_alias(sim->params, rank, index, &block)) {
+        wefti_in_place_alias(sim->params, &sim->resources, rank, index, &block)) {
         buffer = WEFTI_RECV;
     }
     uint32_t base = sim->rank[rank].buffer[buffer].base - sim->rank[rank].buffer[buffer].first;

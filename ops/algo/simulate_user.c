@@ -65,7 +65,9 @@ static bool is_expected(wefti_sim_t *sim, uint32_t rank, uint32_t run, uint32_t 
     if (!op->reduces) {
         bool one = op->send.holder != WEFT_HOLDER_ALL;
         bool exchanges = wefti_collective_exchanges(sim->params->op);
-        *out = input(sim, run, one ? sim->params->root : block, exchanges ? rank : block);
+        uint32_t parts = wefti_part_count(&sim->resources), part = block % parts;
+        *out = input(sim, run, one ? sim->params->root : block / parts,
+                     exchanges ? rank * parts + part : block);
         return value == *out;
     }
     if (*known == 0 && sim->params->order == WEFT_ORDER_ANY && sim->ranks > 1) {
@@ -110,8 +112,8 @@ weft_status_t wefti_sim_check(wefti_sim_t *sim, uint32_t rank, uint32_t run)
     }
     for (uint32_t i = 0; i < sim->rank[rank].buffer[WEFTI_SEND].count; i++) {
         uint32_t block = sim->rank[rank].buffer[WEFTI_SEND].first + i, alias;
-        bool shared =
-            sim->params->in_place && wefti_in_place_alias(sim->params, rank, block, &alias);
+        bool shared = sim->params->in_place &&
+                      wefti_in_place_alias(sim->params, &sim->resources, rank, block, &alias);
         if (!shared && wefti_sim_user_cell(sim, rank, WEFTI_SEND, block)->value !=
                            input(sim, run, rank, block)) {
             return wefti_sim_error(sim, thread, "block %u of the send buffer was overwritten",

@@ -98,9 +98,7 @@ static uint64_t chunk_of(const wefti_run_t *run, const uint32_t *elem_bytes,
     if (slot < unit) {
         return slot;
     }
-    uint64_t blocks = wefti_collective_is_vector(run->params.op)
-                          ? wefti_block_count(&run->params, &run->schedule.resources)
-                          : 1;
+    uint64_t blocks = wefti_shard_count(&run->params, &run->schedule.resources);
     uint64_t most = slot / unit * unit * blocks;
     if (most >= total) { /* the last lines were not whole */
         return total;

@@ -33,7 +33,7 @@ static uint32_t place_of(const lending_t *l, const wefti_operand_t *operand, uin
 {
     uint32_t buffer = operand->buffer, block = operand->block + operand->step * i, alias;
     if (buffer == WEFTI_SEND && l->run->params.in_place &&
-        wefti_in_place_alias(&l->run->params, l->rank, block, &alias)) {
+        wefti_in_place_alias(&l->run->params, &l->own->resources, l->rank, block, &alias)) {
         buffer = WEFTI_RECV;
         block = alias;
     }

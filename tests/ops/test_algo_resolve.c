@@ -273,8 +273,9 @@ static void make_buffers(machine_t *m, uint32_t rank)
         }
     }
     state->recv = state->buffer[WEFTI_RECV][0];
+    const weft_algo_resources_t plain = {0};
     uint32_t alias;
-    if (!m->params.in_place || !wefti_in_place_alias(&m->params, rank, rank, &alias)) {
+    if (!m->params.in_place || !wefti_in_place_alias(&m->params, &plain, rank, rank, &alias)) {
         return;
     }
     uint64_t own = m->counts.elem_count * rank;

@@ -255,7 +255,8 @@ static void check_blocks(const call_t *c)
         for (uint32_t j = 0; j < elems[0]; j++) {
             int64_t i = (int64_t)j + shift;
             bool shares = in_place && i >= 0 && i < elems[1];
-            assert_int_equal(wefti_in_place_alias(&params, rank, first[0] + j, &alias), shares);
+            assert_int_equal(wefti_in_place_alias(&params, &resources, rank, first[0] + j, &alias),
+                             shares);
             assert_true(!shares || alias == first[1] + (uint32_t)i);
         }
     }

@@ -493,9 +493,10 @@ static void post_buffers(rank_t *me, const spec_t *s)
     bool hidden = s->hidden[own] != 0;
     me->own_send = hidden ? me->hidden_send : base + me->send_offset;
     me->own_recv = hidden ? me->hidden_recv : base + me->recv_offset;
+    const weft_algo_resources_t plain = {0};
     uint32_t alias;
-    if (s->params.in_place && (wefti_in_place_alias(&s->params, own, own, &alias) ||
-                               wefti_in_place_alias(&s->params, own, 0, &alias))) {
+    if (s->params.in_place && (wefti_in_place_alias(&s->params, &plain, own, own, &alias) ||
+                               wefti_in_place_alias(&s->params, &plain, own, 0, &alias))) {
         bool gathers = !has_blocks(s, 0) && has_blocks(s, 1);
         bool scatters = has_blocks(s, 0) && !has_blocks(s, 1);
         if (gathers) {

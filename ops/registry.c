@@ -297,16 +297,19 @@ weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char
                                              registry->allocator, &loaded);
     wefti_file_unmap(&file);
     WEFT_RETURN_IF_ERROR(status);
-    status = weft_registry_add_algorithm(registry, wefti_msccl_algorithm(loaded));
-    if (status < 0) {
+    const weft_algorithm_t *algorithm = wefti_msccl_algorithm(loaded);
+    const weft_algorithm_t *former =
+        weft_registry_find_algorithm(registry, algorithm->op, algorithm->name);
+    status = former != NULL ? WEFT_OK : weft_registry_add_algorithm(registry, algorithm);
+    if (former != NULL || status < 0) {
         wefti_msccl_destroy(loaded);
-        return status;
+    } else {
+        registry->loaded[registry->loaded_count++] = loaded;
     }
-    registry->loaded[registry->loaded_count++] = loaded;
-    if (out_algorithm != NULL) {
-        *out_algorithm = wefti_msccl_algorithm(loaded);
+    if (status >= 0 && out_algorithm != NULL) {
+        *out_algorithm = former != NULL ? former : algorithm;
     }
-    return WEFT_OK;
+    return status;
 }
 
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index)

@@ -190,7 +190,8 @@ WEFT_API weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
  * Reads an algorithm from an XML file of MSCCL, proves it as weft_algorithm_verify does, both in
  * place and not, and adds it. It serves groups with the number of ranks of the file only. The name
  * is that of the file's algorithm and a digest of its steps, such as "ring-1f3a09c4", so that ranks
- * with different files notice. docs/msccl.md describes what a file may hold.
+ * with different files notice; a file that was loaded before is found again. docs/msccl.md
+ * describes what a file may hold.
  * @param[in]  registry      the registry, which owns the algorithm
  * @param[in]  path          the XML file
  * @param[out] out_algorithm NULL, or the algorithm: its operator and name

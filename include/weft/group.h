@@ -279,10 +279,11 @@ WEFT_API weft_order_t weft_group_order(const weft_group_t *group);
  * group made from this one inherits the choice. Waits until this rank's calls in flight are done.
  * @param[in] group the group
  * @param[in] op    the operator
- * @param[in] name  a built-in algorithm (`weft algos` lists them) or one of the context's registry,
- *                  which is verified before it runs; NULL: choose by cost again
- * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name, WEFT_ERR_STATE if a
- *         batch or a capture is open, or the error that broke the group
+ * @param[in] name  a built-in algorithm (`weft algos` lists them), one of the context's registry,
+ *                  which is verified before it runs, or a path that ends in .xml, which is loaded
+ *                  as weft_registry_load_algorithm does; NULL: choose by cost again
+ * @return WEFT_ERR_INVALID_ARGUMENT if op has no algorithm of that name, the error of a file,
+ *         WEFT_ERR_STATE if a batch or a capture is open, or the error that broke the group
  */
 WEFT_API weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op,
                                                 const char *name);

@@ -258,8 +258,8 @@ static const wefti_setting_def_t defs[] = {
      false, FIELD(device_path), TEXT},
     {"WEFT_ALGO", "", "",
      "algorithm of collectives: a name such as ring, for every operator that has it, or pairs "
-     "such as all_reduce=ring,all_gather=bruck; an error if it is not eligible; unset: the "
-     "choice by cost",
+     "such as all_reduce=ring,all_gather=bruck; an XML file of MSCCL (ring.xml) is loaded and "
+     "proved; an error if it is not eligible; unset: the choice by cost",
      true, FIELD(algo), TEXT},
     {"WEFT_ORDER", "tree", "",
      "reduction order of groups: tree, blocks:4,4 (a tree within each block of that number of "

@@ -61,8 +61,8 @@ weft_status_t weft_group_set_algorithm(weft_group_t *group, weft_collective_t op
                            "op: invalid value %d: not a collective with a choice of algorithms",
                            (int)op);
     }
-    const weft_algorithm_t *algorithm =
-        weft_registry_find_algorithm(group->context->registry, op, name);
+    const weft_algorithm_t *algorithm;
+    WEFT_RETURN_IF_ERROR(wefti_context_find_algorithm(group->context, op, name, &algorithm));
     if (name != NULL && algorithm == NULL) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "%s: unknown algorithm \"%s\"",
                            weft_collective_name(op), name);

@@ -7,6 +7,32 @@
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
 
+/* The algorithm in a file; NULL: of another operator. */
+static weft_status_t load(weft_context_t *context, weft_collective_t op, const char *path,
+                          const weft_algorithm_t **out_algorithm)
+{
+    const weft_algorithm_t *loaded = NULL;
+    pthread_mutex_lock(&context->lock);
+    weft_status_t status = context->files != NULL
+                               ? WEFT_OK
+                               : weft_registry_create(context->allocator, &context->files);
+    status = status < 0 ? status : weft_registry_load_algorithm(context->files, path, &loaded);
+    pthread_mutex_unlock(&context->lock);
+    *out_algorithm = status >= 0 && loaded->op == op ? loaded : NULL;
+    return status;
+}
+
+weft_status_t wefti_context_find_algorithm(weft_context_t *context, weft_collective_t op,
+                                           const char *name, const weft_algorithm_t **out_algorithm)
+{
+    size_t length = name != NULL ? strlen(name) : 0;
+    if (length > 4 && strcmp(name + length - 4, ".xml") == 0) {
+        return load(context, op, name, out_algorithm);
+    }
+    *out_algorithm = weft_registry_find_algorithm(context->registry, op, name);
+    return WEFT_OK;
+}
+
 /* One "name" or "collective=name" of WEFT_ALGO. */
 static weft_status_t want(weft_context_t *context, char *text)
 {
@@ -20,8 +46,9 @@ static weft_status_t want(weft_context_t *context, char *text)
         if (equals != NULL && !wefti_same_name(text, weft_collective_name((weft_collective_t)op))) {
             continue;
         }
-        const weft_algorithm_t *algorithm =
-            weft_registry_find_algorithm(context->registry, (weft_collective_t)op, name);
+        const weft_algorithm_t *algorithm;
+        WEFT_RETURN_IF_ERROR(
+            wefti_context_find_algorithm(context, (weft_collective_t)op, name, &algorithm));
         known = true;
         if (algorithm != NULL) {
             context->wanted.algorithm[op] = algorithm;

@@ -216,6 +216,7 @@ static void context_destroy(weft_context_t *context)
         pthread_mutex_destroy(&context->watch->lock);
         wefti_free(context->allocator, context->watch);
     }
+    weft_registry_destroy(context->files);
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);

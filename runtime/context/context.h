@@ -70,6 +70,7 @@ struct weft_context {
     wefti_endpoint_t *memory; /* its region is memory of the device; CPU device: the endpoint */
     _Atomic bool wraps;       /* weft_mem_wrap gave addresses, which the host need not reach */
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
+    weft_registry_t *files;          /* algorithms that are named by their file; NULL: none yet */
     bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
@@ -144,6 +145,10 @@ typedef struct wefti_watch {
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);
+/* The algorithm of a name, or of an XML file; NULL: the name is unknown. */
+weft_status_t wefti_context_find_algorithm(weft_context_t *context, weft_collective_t op,
+                                           const char *name,
+                                           const weft_algorithm_t **out_algorithm);
 /* gather_cluster.c: which ranks share a host, as the endpoint reports. Local. Initialises *out. */
 weft_status_t wefti_cluster_guess(const wefti_endpoint_t *endpoint, wefti_cluster_t *out,
                                   wefti_digest_t *out_digest);

@@ -715,6 +715,9 @@ static void call_registry(const fixture_t *f)
           weft_registry_find_kernel_of(f->registry, "x", "x", NULL, 1), NULL);
     FAILS(weft_registry_load_ops, registry, weft_registry_load_ops(NULL, "x"));
     FAILS(weft_registry_load_ops, path, weft_registry_load_ops(f->registry, NULL));
+    FAILS(weft_registry_load_algorithm, registry, weft_registry_load_algorithm(NULL, "x", NULL));
+    FAILS(weft_registry_load_algorithm, path,
+          weft_registry_load_algorithm(f->registry, NULL, NULL));
     FAILS(weft_registry_load_plugin, registry, weft_registry_load_plugin(NULL, "x"));
     FAILS(weft_registry_load_plugin, path, weft_registry_load_plugin(f->registry, NULL));
 }

@@ -434,7 +434,7 @@ typedef struct fault {
 static const fault_t faults[] = {
     {ring_all_reduce, "</algo>", "", "the file ends before </algo>"},
     {ring_all_reduce, "<gpu id=\"0\"", "<gpu id=\"9\"", "invalid value '9' for id"},
-    {ring_all_reduce, "<gpu id=\"0\"", "<gpu id=\"1\"", "duplicate gpu 1"},
+    {ring_all_reduce, "<gpu id=\"2\"", "<gpu id=\"0\"", "duplicate gpu 0"},
     {ring_all_reduce, "type=\"s\"", "type=\"x\"", "gpu 0, tb 0, step 0: unknown type 'x'"},
     {ring_all_reduce, "type=\"s\"", "", "gpu 0, tb 0, step 0: attribute type is missing"},
     {ring_all_reduce, "srcoff=\"0\"", "srcoff=\"8\"", "chunks 8 to 8 are outside of buffer i"},

@@ -90,7 +90,8 @@ weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm, const weft_al
     char text[160];
     unordered.order = WEFT_ORDER_ANY;
     snprintf(text, sizeof text, "%s%s", why,
-             params->order != WEFT_ORDER_ANY && wefti_algorithm_reason(algorithm, &unordered) == NULL
+             params->order != WEFT_ORDER_ANY &&
+                     wefti_algorithm_reason(algorithm, &unordered) == NULL
                  ? " (order any allows it)"
                  : "");
     return refuse(params, algorithm->name, text);

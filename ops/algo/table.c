@@ -41,7 +41,9 @@ const char *wefti_algorithm_order_refusal(const weft_algorithm_t *algorithm,
 {
     weft_algo_params_t any = *params;
     any.order = WEFT_ORDER_ANY;
-    return wefti_algorithm_reason(algorithm, &any) == NULL ? wefti_algorithm_reason(algorithm, params) : NULL;
+    return wefti_algorithm_reason(algorithm, &any) == NULL
+               ? wefti_algorithm_reason(algorithm, params)
+               : NULL;
 }
 
 weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,

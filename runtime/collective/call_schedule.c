@@ -54,7 +54,8 @@ static bool is_eligible(const wefti_call_t *call)
 {
     weft_algo_params_t params;
     wefti_select_params(call->group, call->request.op, call->request.root, &params);
-    return call->schedule.wanted == NULL || wefti_algorithm_reason(call->schedule.wanted, &params) == NULL;
+    return call->schedule.wanted == NULL ||
+           wefti_algorithm_reason(call->schedule.wanted, &params) == NULL;
 }
 
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post)

@@ -718,6 +718,7 @@ static void call_registry(const fixture_t *f)
     FAILS(weft_registry_load_algorithm, registry, weft_registry_load_algorithm(NULL, "x", NULL));
     FAILS(weft_registry_load_algorithm, path,
           weft_registry_load_algorithm(f->registry, NULL, NULL));
+    OPTIONAL(weft_registry_load_algorithm, out_algorithm);
     FAILS(weft_registry_load_plugin, registry, weft_registry_load_plugin(NULL, "x"));
     FAILS(weft_registry_load_plugin, path, weft_registry_load_plugin(f->registry, NULL));
 }

@@ -8,7 +8,7 @@
 #include "tools/launch/world.h"
 #include "tools/tune/tune.h"
 
-enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_JSON };
+enum { KEY_OP = 256, KEY_MAX, KEY_QUICK, KEY_NAME, KEY_WRITE_TOPOLOGY, KEY_JSON };
 
 static const option_def_t own_options[] = {
     {'o', "output", "COSTS.json",
@@ -18,6 +18,9 @@ static const option_def_t own_options[] = {
     {KEY_MAX, "max", "BYTES", "largest size (default 64M, with --quick 4M)"},
     {KEY_QUICK, "quick", NULL, "fewer sizes and calls: under 2 seconds instead of 1 to 2 minutes"},
     {KEY_NAME, "name", "NAME", "name of the table (default: CPU, cores and instruction set)"},
+    {KEY_WRITE_TOPOLOGY, "write-topology", "FILE.json",
+     "write a description of the ranks' hosts with measured costs of their levels: caches, NUMA "
+     "nodes, sockets, hosts, racks, links"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -27,7 +30,8 @@ static int run_tune_command(int argc, char **argv);
 const command_t wefti_tune_command = {
     .name = "tune",
     .brief = "measure this machine and write a cost table",
-    .synopsis = "[-o COSTS.json] [-n N,N,..] [--op OP] [--quick] [--json]",
+    .synopsis =
+        "[-o COSTS.json] [-n N,N,..] [--op OP] [--quick] [--write-topology FILE.json] [--json]",
     .summary =
         "Measures every algorithm of every collective on local ranks, in registered and in plain "
         "memory, then memory, links, reductions and compute kernels. Writes a cost table and "
@@ -39,12 +43,16 @@ const command_t wefti_tune_command = {
         "Reductions use f32. Keep the machine otherwise idle while weft tune runs. Started by "
         "mpirun\n"
         "or by weft run --hosts, its ranks measure the collectives and the links between their\n"
-        "hosts, but no kernels; -o is then required.\n\n"
+        "hosts, but no kernels; -o is then required. --write-topology describes the ranks' hosts\n"
+        "with measured costs of their levels, for weft compile --topology and weft simulate. "
+        "Hosts\n"
+        "that are much nearer to each other than to others become a rack.\n\n"
         "examples:\n"
         "  weft tune --quick\n"
         "  weft tune -o costs.json -n 2,8\n"
         "  WEFT_COSTS=costs.json weft bench all_reduce -n 8\n"
-        "  weft run --hosts a:4,b:4 -- weft tune -o costs.json\n",
+        "  weft run --hosts a:4,b:4 -- weft tune -o costs.json\n"
+        "  weft run --hosts a:4,b:4 -- weft tune -o costs.json --write-topology cluster.json\n",
     .options = {own_options},
     .run = run_tune_command,
 };
@@ -89,6 +97,9 @@ static int handle(void *user, int key, const char *value)
     case KEY_NAME:
         command->name = value;
         return EXIT_OK;
+    case KEY_WRITE_TOPOLOGY:
+        command->topology = value;
+        return EXIT_OK;
     default:
         command->json = true;
         return EXIT_OK;
@@ -122,6 +133,9 @@ static int run_tune_command(int argc, char **argv)
         status = wefti_calibration_make_place(&calibration);
     }
     status = status < 0 ? status : wefti_file_check_place(command.output);
+    if (status >= 0 && command.topology != NULL) {
+        status = wefti_file_check_place(command.topology);
+    }
     if (status < 0) {
         return wefti_status_error("tune", status);
     }

@@ -101,6 +101,9 @@ static void write_levels(wefti_json_t *json, const wefti_cluster_t *cluster)
     }
     wefti_json_begin_object(json, "levels");
     for (uint32_t i = 0; i < WEFTI_TOPO_LEVELS; i++) {
+        if (cluster->levels[i].bits_per_s == 0 && cluster->levels[i].latency_ns == 0) {
+            continue;
+        }
         wefti_json_begin_object(json, wefti_level_names[i]);
         wefti_fields_write(json, wefti_cost_fields, &cluster->levels[i]);
         wefti_json_end_object(json);

@@ -224,6 +224,27 @@ class Collectives(HostCase):
             self.assertEqual(row["transports"], ["self" if peer == rank else "shm" if where[peer] == where[rank]
                                                  else "tcp" for peer in range(len(where))])
 
+    @NOT_UNDER_SANITIZERS
+    def test_tune_writes_a_slow_uplink_as_a_level(self):
+        """h0 and h1 are near each other, h2 behind a cable of a tenth of their rate."""
+        costs, topology = self.dir / "costs.json", self.dir / "cluster.json"
+        self.addCleanup(self.hosts.limit, "h2", self.hosts.rate)
+        self.hosts.limit("h2", "100mbit")
+        self.weft(*self.on_hosts("h0:2,h1,h2", "--", WEFT, "tune", "-o", costs, "--quick", "--op", "broadcast", "--max",
+                                 64, "--write-topology", topology))
+        found = json.loads(topology.read_text())
+        racks = [host["rack"] for host in found["hosts"]]
+        self.assertEqual((racks[0] == racks[1], racks[0] == racks[2]), (True, False), found)
+        # Bounds of what was set; a busy machine makes links slower, never quicker.
+        self.assertLess(found["levels"]["rack"]["gbit_per_s"], 0.1 * 1.2)
+        self.assertGreater(found["levels"]["rack"]["latency_us"], 0)
+        self.assertLess(found["link"]["gbit_per_s"], 1.3)
+        self.assertGreater(found["link"]["gbit_per_s"], found["levels"]["rack"]["gbit_per_s"])
+        self.assertTrue({"l3", "numa", "socket", "host"} & set(found["levels"]))  # of the two ranks of h0
+        plan = self.dir / "plan.weft"
+        self.weft("compile", support.MODELS / "mlp.onnx", "-o", plan, "--topology", topology, "--batch", 8)
+        self.weft("simulate", plan, "--topology", topology, "--costs", costs)
+
 
 @NOT_UNDER_SANITIZERS
 class Faults(HostCase):

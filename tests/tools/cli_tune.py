@@ -147,6 +147,32 @@ class Tune(support.Case):
         row = self.weft_json("algos", "--ranks-per-host", "1,1", "--op", "AllReduce", "--costs", file)["rows"][0]
         self.assertTrue(row["candidates"][0]["measured"])
 
+    def test_a_level_is_written_for_each_class_of_ranks(self):
+        """A description says how two ranks are apart; the file has the measured cost of that level."""
+        file, given = self.dir / "cluster.json", self.dir / "given.json"
+        host = {"ranks": 2, "binding": ["0", "0"], "cores": 2}
+        for level, parts, binding in (("l3", {}, ["0", "0"]), ("socket", {"l3_caches": 2, "numa_nodes": 2}, ["0", "1"])):
+            given.write_text(json.dumps({"format": 1, "hosts": [{**host, **parts, "binding": binding}]}))
+            self.tune("--op", "scatter", "--write-topology", file, env={"WEFT_TOPOLOGY": str(given)})
+            levels = json.loads(file.read_text())["levels"]
+            self.assertEqual(set(levels), {level})
+            self.assertGreater(levels[level]["latency_us"], 0)
+            self.assertGreater(levels[level]["gbit_per_s"], 0)
+        self.weft("compile", support.MODELS / "mlp.onnx", "-o", self.dir / "p.weft", "--topology", file, "--batch", 8)
+        self.weft("simulate", self.dir / "p.weft", "--topology", file)
+        self.assertIn("level socket", self.weft("tune", "-o", self.dir / "x.json", "--quick", "--max", 64, "--op", "scatter",
+                                                "--write-topology", file, env={"WEFT_TOPOLOGY": str(given)}).stdout)
+
+    def test_links_between_hosts_are_written(self):
+        file = self.dir / "cluster.json"
+        # Without shared memory each rank is a host of its own.
+        self.weft("run", "-n", "3", "--", support.WEFT, "tune", "-o", self.dir / "costs.json", "--quick", "--op", "scatter",
+                  "--max", "64", "--write-topology", file, env={"WEFT_TRANSPORT": "tcp"})
+        found = json.loads(file.read_text())
+        self.assertEqual([host["ranks"] for host in found["hosts"]], [1, 1, 1])
+        self.assertGreater(found["link"]["latency_us"], 1)
+        self.assertGreater(found["link"]["gbit_per_s"], 0)
+
     def calibration(self):
         """The cached table, which must be the only file."""
         files = list((self.dir / "cache").rglob("*"))

@@ -2,7 +2,9 @@
 /* Prints which algorithms a cost table chooses, for which sizes. */
 #include <stdio.h>
 
+#include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/machine/fields.h"
 #include "tools/tune/tune.h"
 
 /* Sizes that one algorithm is chosen for. */
@@ -145,6 +147,39 @@ static void print_kernels(const wefti_costs_t *costs)
     }
 }
 
+/* The description that was written: what was measured of each level. */
+static weft_status_t show_levels(const tune_command_t *command, wefti_json_t *json)
+{
+    wefti_cluster_t cluster;
+    char summary[160];
+    if (command->topology == NULL) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_cluster_load(command->topology, NULL, NULL, &cluster));
+    wefti_json_string(json, "topology", command->topology);
+    if (!command->json) {
+        printf("%s: %s\n", command->topology,
+               wefti_cluster_summary(&cluster, summary, sizeof summary));
+    }
+    for (uint32_t i = 0; i < WEFTI_TOPO_LEVELS && !command->json; i++) {
+        const wefti_topo_cost_t *cost = &cluster.levels[i];
+        if (cost->latency_ns > 0) {
+            printf("level %-6s %10.2f us %10.2f Gbit/s\n", wefti_level_names[i],
+                   (double)cost->latency_ns * 1e-3, (double)cost->bits_per_s * 1e-9);
+        }
+    }
+    for (uint32_t i = 0; i < cluster.link_count && !command->json; i++) {
+        const wefti_topo_link_t *link = &cluster.links[i];
+        bool usual = link->hosts[0] == WEFTI_TOPO_NONE;
+        printf("link %-7s %10.2f us %10.2f Gbit/s%s%s%s%s\n", usual ? "" : "of",
+               (double)link->latency_ns * 1e-3, (double)link->bits_per_s * 1e-9, usual ? "" : "  ",
+               usual ? "" : cluster.hosts[link->hosts[0]].name, usual ? "" : " and ",
+               usual ? "" : cluster.hosts[link->hosts[1]].name);
+    }
+    wefti_cluster_deinit(&cluster);
+    return WEFT_OK;
+}
+
 weft_status_t wefti_tune_show(const tune_command_t *command)
 {
     const wefti_costs_t *costs = &command->costs;
@@ -159,6 +194,7 @@ weft_status_t wefti_tune_show(const tune_command_t *command)
     wefti_json_begin_array(&json, "choices");
     weft_status_t status = show_choices(command, &json);
     wefti_json_end_array(&json);
+    status = status < 0 ? status : show_levels(command, &json);
     wefti_json_end_object(&json);
     if (status == WEFT_OK && command->json) {
         puts(text.failed ? "{}" : text.data);

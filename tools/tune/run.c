@@ -146,9 +146,23 @@ static int measure_kernels(tune_command_t *command, uint32_t cores)
     return code == EXIT_OK && cores > 1 ? run_kernels(command, &settings, 1, cores) : code;
 }
 
+/* One launch of as many ranks as the largest group has. */
+static int measure_levels(tune_command_t *command)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < command->group_count; i++) {
+        most = command->groups[i] > most ? command->groups[i] : most;
+    }
+    return wefti_launch(&(launch_t){.command = command->command}, most, wefti_tune_levels_rank,
+                        command);
+}
+
 int wefti_tune_measure(tune_command_t *command, const calibration_t *calibration)
 {
     int code = measure_collectives(command);
+    if (code == EXIT_OK && command->topology != NULL) {
+        code = measure_levels(command);
+    }
     snprintf(command->costs.name, sizeof command->costs.name, "%s",
              command->name != NULL ? command->name : calibration->name);
     snprintf(command->costs.machine, sizeof command->costs.machine, "%s", calibration->machine);

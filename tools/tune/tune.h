@@ -7,7 +7,8 @@
  *   measure.c  in ranks: every algorithm over sizes
  *   links.c    in ranks: memory, links and reductions by themselves
  *   kernels.c  in ranks: kernels
- *   world.c    in ranks of another launcher: algorithms, and links between their hosts
+ *   world.c    in ranks of another launcher: algorithms
+ *   levels.c   in ranks: links between hosts, and with --write-topology all levels
  *   fit.c      from times to costs
  *   print.c    prints which algorithms the table chooses
  *   calibration.c   the table that is cached for this machine
@@ -31,7 +32,6 @@ typedef struct tune_result {
     /* of an operator's n-th algorithm; 0: not measured */
     wefti_cost_point_t points[WEFTI_OPS][TUNE_ALGORITHMS][TUNE_SIZES];
     double self_beta, host_alpha, host_beta, gamma; /* ns; 0: not measured */
-    double net_alpha, net_beta;                     /* the same */
 } tune_result_t;
 
 /* One launch: a number of ranks and a kind of memory. */
@@ -65,6 +65,7 @@ typedef struct tune_kernels {
 typedef struct tune_command {
     const char *command; /* name of the command that measures, for its messages */
     const char *output, *name;
+    const char *topology; /* description to write; NULL: none */
     uint32_t groups[TUNE_GROUPS], group_count;
     weft_collective_t only;
     uint64_t max_bytes; /* 0: the default */
@@ -91,6 +92,14 @@ uint32_t wefti_tune_count(const tune_run_t *run);
 weft_status_t wefti_tune_rank(void *user, uint32_t rank, uint32_t world_size, const char *address);
 /* Collective; fills in the links of run->result. bench is self's; its op is changed. */
 weft_status_t wefti_tune_links(bench_rank_t *self, bench_t *bench, const tune_run_t *run);
+
+/* levels.c, collective: the net level of costs, between rank 0 and other on another host (0: none);
+ * with path, costs per level of the ranks' cluster, which rank 0 writes there. */
+weft_status_t wefti_tune_levels(weft_context_t *context, wefti_costs_t *costs, uint32_t other,
+                                const char *path);
+/* A rank_fn; user is a tune_command_t. */
+weft_status_t wefti_tune_levels_rank(void *user, uint32_t rank, uint32_t world_size,
+                                     const char *address);
 
 /* fit.c: add the results of a launch to the table: links, then the interpreter, and every
  * algorithm. */

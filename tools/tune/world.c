@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures with the ranks of a launcher, on one host or on several: every algorithm over all ranks,
- * and the links between hosts, by an all-reduce of two ranks on different hosts. A small all-reduce
- * is one message each way; a large one moves the vector both ways at once.
+ * and the links between hosts (levels.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/sync.h"
 #include "tools/launch/world.h"
-#include "tools/output.h"
 #include "tools/tune/tune.h"
-
-#define CALLS 60u
-#define LARGE_BYTES ((uint64_t)4 << 20)
 
 /* The host of every rank, and the first rank that is not on rank 0's host (0: none). */
 static weft_status_t find_hosts(const weft_context_t *world, uint32_t *host_of, uint32_t *out_other)
@@ -33,55 +27,6 @@ static weft_status_t find_hosts(const weft_context_t *world, uint32_t *host_of, 
     return status;
 }
 
-static weft_status_t time_all_reduce(weft_group_t *pair, float *data, uint64_t bytes,
-                                     double *out_ns)
-{
-    double times[CALLS];
-    weft_status_t status = WEFT_OK;
-    for (uint32_t i = 0; i < CALLS && status == WEFT_OK; i++) {
-        status = weft_barrier(pair, NULL);
-        uint64_t start = wefti_now_ns();
-        if (status == WEFT_OK) {
-            status = weft_all_reduce(data, data, bytes / sizeof *data, WEFT_DTYPE_F32,
-                                     WEFT_REDUCTION_MAX, pair, NULL);
-        }
-        times[i] = (double)(wefti_now_ns() - start);
-    }
-    wefti_sort_doubles(times, CALLS);
-    *out_ns = times[CALLS / 4];
-    return status;
-}
-
-static weft_status_t time_links(weft_context_t *world, uint32_t other, tune_result_t *result)
-{
-    const uint32_t ranks[] = {0, other};
-    weft_group_t *all = NULL, *pair = NULL;
-    void *data = NULL;
-    double small, large;
-    weft_status_t status = weft_group_create_world(world, &all);
-    if (status == WEFT_OK) {
-        status = weft_group_create_ranks(all, ranks, 2, &pair);
-    }
-    if (status == WEFT_OK) {
-        status = weft_mem_alloc(world, LARGE_BYTES, &data);
-    }
-    if (status == WEFT_OK && pair != NULL) {
-        memset(data, 0, LARGE_BYTES);
-        status = time_all_reduce(pair, data, 8, &small);
-        status = status == WEFT_OK ? time_all_reduce(pair, data, LARGE_BYTES, &large) : status;
-        if (status == WEFT_OK) {
-            result->net_alpha = small;
-            result->net_beta = large > small ? (large - small) / (double)LARGE_BYTES : 0;
-        }
-    }
-    if (status == WEFT_OK) {
-        status = weft_mem_free(world, data);
-    }
-    weft_group_destroy(pair);
-    weft_group_destroy(all);
-    return status;
-}
-
 static weft_status_t measure(tune_command_t *command, weft_context_t *world, uint32_t other)
 {
     static const memory_kind_t kinds[] = {MEMORY_REGISTERED, MEMORY_PLAIN};
@@ -92,10 +37,8 @@ static weft_status_t measure(tune_command_t *command, weft_context_t *world, uin
         return wefti_error(WEFT_ERR_NO_MEMORY, "out of memory: %zu bytes of results",
                            sizeof *result);
     }
-    if (other != 0) {
-        status = time_links(world, other, result);
-        command->costs.level[WEFTI_LEVEL_NET] =
-            (wefti_link_cost_t){result->net_alpha, result->net_beta};
+    if (other != 0 || command->topology != NULL) {
+        status = wefti_tune_levels(world, &command->costs, other, command->topology);
     }
     for (uint32_t k = 0; k < 2 && status == WEFT_OK; k++) {
         tune_run_t run = wefti_tune_make_run(command, ranks, kinds[k]);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "fusion/fusion.h"
+#include "fusion/simulate/simulate.h"
 #include "runtime/base/error.h"
 
 /* Predicting runs the schedules of all ranks; time grows slowly with them on one host. */
@@ -26,21 +27,31 @@ static wefti_counts_t floats(const weft_algo_params_t *params, double bytes)
 
 /* The line through two predictions: schedules are affine in bytes but for rounding to cache lines.
  */
-static weft_status_t add_piece(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                               const weft_algorithm_t *algorithm, wefti_bucket_piece_t *out)
+static weft_status_t add_piece(const wefti_costs_t *costs, sim_group_t *described,
+                               const weft_algo_params_t *params, const weft_algorithm_t *algorithm,
+                               wefti_bucket_piece_t *out)
 {
     double low, high;
     wefti_counts_t few = floats(params, LOW_BYTES), many = floats(params, HIGH_BYTES);
-    WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &few, &low));
-    WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &many, &high));
+    if (described != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_sim_predict(described, algorithm, params, &few, &low));
+        WEFT_RETURN_IF_ERROR(wefti_sim_predict(described, algorithm, params, &many, &high));
+    } else {
+        WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &few, &low));
+        WEFT_RETURN_IF_ERROR(wefti_cost_predict(costs, algorithm, params, &many, &high));
+    }
     double beta = high > low ? (high - low) / (HIGH_BYTES - LOW_BYTES) : 0;
     *out = (wefti_bucket_piece_t){as_ps(low - beta * LOW_BYTES), as_ps(beta * 1024)};
     return WEFT_OK;
 }
 
-static weft_status_t add_points(const wefti_costs_t *costs, const weft_algo_params_t *params,
-                                wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
+static weft_status_t add_points(const wefti_costs_t *costs, sim_group_t *described,
+                                const weft_algo_params_t *params, wefti_arena_t *arena,
+                                wefti_bucket_cost_t *out_cost)
 {
+    const wefti_choice_t choice = {.planned = true,
+                                   .predict = described != NULL ? wefti_sim_predict : NULL,
+                                   .predict_user = described};
     wefti_bucket_point_t *points =
         wefti_arena_array(arena, POINT_LAST - POINT_FIRST + 1, sizeof(*points));
     if (points == NULL) {
@@ -50,7 +61,8 @@ static weft_status_t add_points(const wefti_costs_t *costs, const weft_algo_para
         wefti_candidate_t candidates[WEFTI_MAX_CANDIDATES];
         uint32_t count;
         wefti_counts_t counts = floats(params, (double)(1ull << k));
-        weft_status_t status = wefti_cost_choose(costs, params, &counts, NULL, candidates, &count);
+        weft_status_t status =
+            wefti_cost_choose(costs, params, &counts, &choice, candidates, &count);
         if (status < 0) {
             return status;
         }
@@ -74,33 +86,73 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
     return false;
 }
 
+/* Of pieces of which another one is quicker at every size. */
+static void drop_slower(wefti_bucket_piece_t *pieces, uint32_t *inout_count)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *inout_count; i++) {
+        bool slower = false;
+        for (uint32_t k = 0; k < *inout_count; k++) {
+            bool ahead = k < kept || k > i; /* those between were dropped or moved */
+            slower |= ahead && pieces[k].alpha_ps <= pieces[i].alpha_ps &&
+                      pieces[k].beta_ps_per_kib <= pieces[i].beta_ps_per_kib;
+        }
+        if (!slower) {
+            pieces[kept++] = pieces[i];
+        }
+    }
+    *inout_count = kept;
+}
+
+/* One piece for each algorithm that may run, or for the one that the rules fix. */
+static weft_status_t add_pieces(const wefti_costs_t *costs, sim_group_t *described,
+                                const weft_algo_params_t *params, const weft_algorithm_t *fixed,
+                                wefti_bucket_piece_t *pieces, uint32_t *inout_count)
+{
+    const weft_algorithm_t *algorithm;
+    bool only = fixed != NULL && wefti_algorithm_reason(fixed, params) == NULL;
+    for (size_t i = 0; (algorithm = only ? fixed : wefti_algorithm_at(i)) != NULL; i++) {
+        if (only && i > 0) {
+            break;
+        }
+        if (algorithm->op != params->op || wefti_algorithm_reason(algorithm, params) != NULL ||
+            *inout_count == WEFTI_MAX_CANDIDATES) {
+            continue;
+        }
+        weft_status_t status =
+            add_piece(costs, described, params, algorithm, &pieces[*inout_count]);
+        *inout_count += status >= 0;
+        if (status < 0 && (status != WEFT_ERR_UNSUPPORTED || described == NULL)) {
+            return status;
+        }
+    }
+    drop_slower(pieces, inout_count);
+    return WEFT_OK;
+}
+
 static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op,
                                 uint32_t world_size, const wefti_rules_t *rules,
                                 wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
 {
-    weft_algo_params_t params =
-        wefti_rules_params(rules, op, world_size < MOST_RANKS ? world_size : MOST_RANKS, true);
-    const weft_algorithm_t *algorithm, *fixed = wefti_rules_fixed(rules, op);
+    sim_group_t *described = rules != NULL ? rules->described : NULL;
+    bool all = described != NULL || world_size < MOST_RANKS;
+    weft_algo_params_t params = wefti_rules_params(rules, op, all ? world_size : MOST_RANKS, true);
+    const weft_algorithm_t *fixed = wefti_rules_fixed(rules, op);
     wefti_bucket_piece_t *pieces = wefti_arena_array(arena, WEFTI_MAX_CANDIDATES, sizeof(*pieces));
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
     if (pieces == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    if (fixed != NULL && wefti_algorithm_reason(fixed, &params) == NULL) {
-        return add_piece(costs, &params, fixed, &pieces[out_cost->piece_count++]);
+    if (is_measured(costs, &params) &&
+        (fixed == NULL || wefti_algorithm_reason(fixed, &params) != NULL)) {
+        return add_points(costs, described, &params, arena, out_cost);
     }
-    if (is_measured(costs, &params)) {
-        return add_points(costs, &params, arena, out_cost);
-    }
-    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
-        if (algorithm->op == params.op && wefti_algorithm_reason(algorithm, &params) == NULL &&
-            out_cost->piece_count < WEFTI_MAX_CANDIDATES) {
-            weft_status_t status =
-                add_piece(costs, &params, algorithm, &pieces[out_cost->piece_count++]);
-            if (status < 0) {
-                return status;
-            }
-        }
+    WEFT_RETURN_IF_ERROR(
+        add_pieces(costs, described, &params, fixed, pieces, &out_cost->piece_count));
+    if (out_cost->piece_count == 0 && described != NULL) { /* as for a part of the ranks */
+        params =
+            wefti_rules_params(rules, op, world_size < MOST_RANKS ? world_size : MOST_RANKS, true);
+        return add_pieces(costs, NULL, &params, fixed, pieces, &out_cost->piece_count);
     }
     return WEFT_OK;
 }

@@ -8,6 +8,7 @@
 #define WEFT_FUSION_COMPILE_H
 
 #include "fusion/fusion.h"
+#include "fusion/simulate/simulate.h"
 #include "graph/onnx/onnx.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -33,10 +34,12 @@ typedef struct wefti_compiler {
     wefti_rates_t rates;
     wefti_profile_t profile;
     const wefti_plan_place_t *place; /* of topology_path, or NULL */
-    uint32_t host_ranks, host_cores; /* of its fullest host; no cores: nobody knows */
-    wefti_axis_t axes[2];            /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR or _STAGE */
-    wefti_mesh_t mesh;               /* no axes: all ranks are one group */
-    uint32_t place_group;            /* WEFTI_GROUP_STAGE where ranks run different nodes, else 0 */
+    wefti_cluster_t cluster;         /* of topology_path */
+    sim_world_t world;               /* likewise: predicts collectives */
+    sim_group_t described;
+    wefti_axis_t axes[2]; /* WEFTI_GROUP_DATA, WEFTI_GROUP_TENSOR or _STAGE */
+    wefti_mesh_t mesh;    /* no axes: all ranks are one group */
+    uint32_t place_group; /* WEFTI_GROUP_STAGE where ranks run different nodes, else 0 */
     wefti_rules_t rules;
     wefti_bucket_cost_t bucket_cost;
     bool sharded;                  /* updates are: there is more than one rank to do them */

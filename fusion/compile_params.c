@@ -320,17 +320,22 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
         wefti_costs_default(&c->costs, c->allocator);
     }
     WEFT_RETURN_IF_ERROR(wefti_rules_read(&c->params, c->place, &c->rules));
-    uint32_t reducers =
-        c->mesh.axis_count > 0 ? c->axes[WEFTI_GROUP_DATA - 1].size : c->params.world_size;
-    c->rates = c->place == NULL
-                   ? wefti_rates_of(&c->costs, c->params.world_size, 1, c->params.world_size, 0)
-                   : wefti_rates_of(&c->costs, c->params.world_size, c->place->host_count,
-                                    c->host_ranks, c->host_cores);
+    c->rules.described = c->world.ranks > 0 ? &c->described : NULL;
+    const wefti_axis_t *data = c->mesh.axis_count > 0 ? &c->axes[WEFTI_GROUP_DATA - 1] : NULL;
+    uint32_t reducers = data != NULL ? data->size : c->params.world_size;
+    const wefti_rules_t *rules = &c->rules;
+    if (data != NULL) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_rules_of_axis(&c->rules, data, c->params.world_size, &c->arena, &rules));
+    }
+    c->rates = c->world.ranks > 0 ? wefti_rates_of(&c->costs, c->world.hosts, c->world.largest_host,
+                                                   c->world.largest_host_cores)
+                                  : wefti_rates_of(&c->costs, 1, c->params.world_size, 0);
     if (c->params.profile_path != NULL) {
         WEFT_RETURN_IF_ERROR(wefti_profile_load(c->params.profile_path, &c->arena, &c->profile));
     }
-    WEFT_RETURN_IF_ERROR(wefti_collective_cost(&c->costs, reducers, &c->rules, &c->profile,
-                                               &c->arena, &c->bucket_cost));
+    WEFT_RETURN_IF_ERROR(
+        wefti_collective_cost(&c->costs, reducers, rules, &c->profile, &c->arena, &c->bucket_cost));
     c->sharded = c->params.shard_optimizer && c->params.world_size > 1;
     if (c->sharded) {
         WEFT_RETURN_IF_ERROR(wefti_shard_cost(&c->costs, c->params.world_size, &c->rules,

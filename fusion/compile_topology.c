@@ -8,6 +8,9 @@
 #include "runtime/base/error.h"
 #include "runtime/machine/place.h"
 
+/* Of algorithms on more ranks, a rank stands for all with its place in the cluster. */
+#define MOST_WORK ((uint64_t)1 << 17)
+
 /* world_size, or the number of ranks of the description. */
 static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)
 {
@@ -58,50 +61,27 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
         wefti_arena_strdup(&c->arena, wefti_cluster_summary(cluster, summary, sizeof summary));
     place->digest = wefti_arena_strdup(&c->arena, wefti_digest_hex(&digest, hex));
     c->place = place;
-    for (uint32_t h = 0; h < cluster->host_count; h++) {
-        if (cluster->hosts[h].rank_count > c->host_ranks) {
-            c->host_ranks = cluster->hosts[h].rank_count;
-            c->host_cores = cluster->hosts[h].hardware->core_count;
-        }
-    }
     return place->summary != NULL && place->digest != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
-}
-
-/* What the description says of links; a cost table was measured, and knows better than what
- * interfaces are called. */
-static void price_links(wefti_compiler_t *c, const wefti_cluster_t *cluster)
-{
-    wefti_topo_link_t link = wefti_cluster_slowest_link(cluster);
-    bool said = cluster->link_count > 0;
-    wefti_link_cost_t *net = &c->costs.level[WEFTI_LEVEL_NET];
-    if (link.rails == 0 || (!said && c->params.costs_path != NULL)) {
-        return;
-    }
-    if (link.bits_per_s > 0) {
-        net->beta_ns_per_byte = 8e9 / (double)link.bits_per_s;
-    }
-    if (link.latency_ns > 0) {
-        net->alpha_ns = (double)link.latency_ns;
-    }
 }
 
 weft_status_t wefti_compile_read_topology(wefti_compiler_t *c)
 {
-    wefti_cluster_t cluster;
-    weft_status_t status =
-        wefti_cluster_load(c->params.topology_path, NULL, c->allocator, &cluster);
+    wefti_cluster_t *cluster = &c->cluster;
+    weft_status_t status = wefti_cluster_load(c->params.topology_path, NULL, c->allocator, cluster);
     if (status < 0) {
         return wefti_error_under_field(status, "topology_path");
     }
-    WEFT_TRY(status, fit_world(c, &cluster), out);
-    WEFT_TRY(status, place_ranks(c, &cluster), out);
-    WEFT_TRY(status,
-             c->params.costs_path != NULL
-                 ? wefti_costs_load(&c->costs, c->params.costs_path, c->allocator)
-                 : (wefti_costs_default(&c->costs, c->allocator), WEFT_OK),
-             out);
-    price_links(c, &cluster);
-out:
-    wefti_cluster_deinit(&cluster);
-    return status;
+    WEFT_RETURN_IF_ERROR(fit_world(c, cluster));
+    WEFT_RETURN_IF_ERROR(place_ranks(c, cluster));
+    if (c->params.costs_path != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_costs_load(&c->costs, c->params.costs_path, c->allocator));
+    } else {
+        wefti_costs_default(&c->costs, c->allocator);
+    }
+    WEFT_RETURN_IF_ERROR(
+        wefti_sim_world_init(&c->world, cluster, &c->costs, c->params.costs_path != NULL));
+    c->world.exact_ranks = WEFTI_MAX_PREDICTED_RANKS;
+    c->world.most_work = MOST_WORK;
+    c->described = (sim_group_t){&c->world, 1};
+    return WEFT_OK;
 }

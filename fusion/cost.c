@@ -30,21 +30,22 @@ static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
     return curve < sizeof(kinds) / sizeof(kinds[0]) ? kinds[curve] : WEFTI_KERNEL_MOVE;
 }
 
-wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size, uint32_t hosts,
-                             uint32_t host_ranks, uint32_t host_cores)
+wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_t host_ranks,
+                             uint32_t host_cores)
 {
     wefti_rates_t rates = {.costs = costs, .threads = 1, .slowdown = 1};
     uint32_t cores = host_cores > 0 ? host_cores : costs->cores;
     if (costs->cores == 0 || host_ranks == 0) {
         return rates;
     }
+    bool alone = host_ranks == 1 && hosts < 2;
     if (host_cores == 0 && host_ranks > WEFTI_HOST_MAX_RANKS) {
         host_ranks = cores;
     }
     uint32_t share = cores / host_ranks;
-    rates.inline_progress = world_size > 1 && share < 2 && hosts < 2;
+    rates.inline_progress = !alone && share < 2 && hosts < 2;
     rates.threads = share;
-    if (world_size > 1 && share > 1) {
+    if (!alone && share > 1) {
         rates.threads--; /* the progress thread has a core */
     }
     rates.threads = rates.threads > 0 ? rates.threads : 1;

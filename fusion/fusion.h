@@ -142,6 +142,7 @@ typedef struct wefti_plan_place {
 /* rules.c: what the parameters algo and order, and the topology, state of all collectives. */
 typedef struct wefti_rules {
     const wefti_plan_place_t *place; /* NULL: one host */
+    struct sim_group *described;     /* predicts for ranks of a described cluster, or NULL */
     wefti_order_setting_t order;
     const char *order_text;
     const weft_algorithm_t *fixed[WEFTI_OPS]; /* NULL: by cost */
@@ -151,6 +152,10 @@ weft_status_t wefti_rules_read(const weft_compile_params_t *params, const wefti_
 /* What an algorithm has to serve; rules NULL: the order of ranks, on one host. Points into rules. */
 weft_algo_params_t wefti_rules_params(const wefti_rules_t *rules, weft_collective_t op,
                                       uint32_t ranks, bool in_place);
+/* The rules for collectives of an axis's groups: where their ranks are; in arena, or rules. */
+weft_status_t wefti_rules_of_axis(const wefti_rules_t *rules, const wefti_axis_t *axis,
+                                  uint32_t world_size, wefti_arena_t *arena,
+                                  const wefti_rules_t **out_rules);
 /* The algorithm that the rules fix for an operator, or NULL. */
 static inline const weft_algorithm_t *wefti_rules_fixed(const wefti_rules_t *rules,
                                                         weft_collective_t op)
@@ -165,8 +170,8 @@ weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm,
 #define WEFTI_HOST_MAX_RANKS 64u
 /* The cores of the fullest host, which has host_ranks, are divided among these as the runtime
  * divides them. host_cores 0: as many as where the costs were measured. */
-wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t world_size, uint32_t hosts,
-                             uint32_t host_ranks, uint32_t host_cores);
+wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_t host_ranks,
+                             uint32_t host_cores);
 
 /* collective_cost.c: what an all-reduce of f32 over all ranks costs by the best algorithm: affine
  * pieces from predictions, points where something was measured; scaled by what a profile says of

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "fusion/simulate/simulate.h"
 #include "runtime/base/error.h"
 
 #define MOST_CLASS 40u /* 1 TiB */
@@ -19,6 +20,12 @@ double wefti_ranking_ns(const wefti_ranking_t *ranking, uint32_t index, uint64_t
            ((double)bytes - base) / base * (ranking->high_ns[index] - ranking->low_ns[index]);
 }
 
+/* Simulates the cluster's links, for any number of ranks; or NULL. */
+static sim_group_t *described(const wefti_rankings_t *r)
+{
+    return r->rules != NULL ? r->rules->described : NULL;
+}
+
 /* Of V forms the counts are known when they are called: all blocks are equal here. */
 static weft_status_t predict_at(const wefti_rankings_t *r, const weft_algo_params_t *params,
                                 uint32_t elem_bytes, uint64_t bytes,
@@ -28,8 +35,12 @@ static weft_status_t predict_at(const wefti_rankings_t *r, const weft_algo_param
     /* Hand-written code loads and stores. */
     wefti_choice_t choice = {
         .planned = true, .executors = params->host_of == NULL, .registry = r->registry};
+    if (described(r) != NULL) {
+        choice.predict = wefti_sim_predict;
+        choice.predict_user = described(r);
+    }
     wefti_counts_t counts = {.elem_count = bytes / elem_bytes, .elem_bytes = elem_bytes};
-    if (wefti_collective_is_variable(params->op)) {
+    if (wefti_collective_is_variable(params->op) && described(r) == NULL) {
         for (uint32_t i = 0; i < params->group_size * params->group_size; i++) {
             each[i] = counts.elem_count;
         }
@@ -88,6 +99,7 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
 static void list_unpredicted(const weft_algo_params_t *params, wefti_ranking_t *ranking)
 {
     const weft_algorithm_t *few = wefti_cost_few_steps(params);
+    ranking->count = 0;
     if (few != NULL && strcmp(few->name, "mesh") != 0) {
         ranking->names[ranking->count++] = few->name;
     }
@@ -117,10 +129,15 @@ weft_status_t wefti_rank_algorithms(wefti_rankings_t *r, weft_collective_t op, u
                                  .next = r->first};
     if (r->costs == NULL || ranks == 1) {
         ranking->names[ranking->count++] = "mesh";
-    } else if (ranks > WEFTI_MAX_PREDICTED_RANKS) {
+    } else if (ranks > WEFTI_MAX_PREDICTED_RANKS && described(r) == NULL) {
         list_unpredicted(&params, ranking);
     } else {
-        WEFT_RETURN_IF_ERROR(predict(r, &params, ranking));
+        weft_status_t status = predict(r, &params, ranking);
+        if (status == WEFT_ERR_UNSUPPORTED && described(r) != NULL) {
+            list_unpredicted(&params, ranking); /* of none */
+            status = WEFT_OK;
+        }
+        WEFT_RETURN_IF_ERROR(status);
     }
     r->first = ranking;
     *out_ranking = ranking;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fusion/fusion.h"
+#include "fusion/simulate/simulate.h"
 #include "ops/algo/table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
@@ -51,6 +52,37 @@ weft_algo_params_t wefti_rules_params(const wefti_rules_t *rules, weft_collectiv
     }
     add_place(rules->place, &params);
     return params;
+}
+
+weft_status_t wefti_rules_of_axis(const wefti_rules_t *rules, const wefti_axis_t *axis,
+                                  uint32_t world_size, wefti_arena_t *arena,
+                                  const wefti_rules_t **out_rules)
+{
+    *out_rules = rules;
+    if (rules == NULL || rules->place == NULL || rules->place->host_of == NULL) {
+        return WEFT_OK;
+    }
+    const wefti_plan_place_t *world = rules->place;
+    wefti_rules_t *own = wefti_arena_memdup(arena, rules, sizeof *own);
+    wefti_plan_place_t *place = wefti_arena_memdup(arena, world, sizeof *place);
+    uint32_t *host_of = wefti_arena_array(arena, axis->size, sizeof *host_of);
+    uint32_t *rail_of = wefti_arena_array(arena, axis->size, sizeof *rail_of);
+    WEFT_RETURN_IF_NO_MEMORY(own && place && host_of && rail_of);
+    WEFT_RETURN_IF_ERROR(
+        wefti_axis_hosts(axis, world_size, world->host_of, host_of, &place->host_count));
+    for (uint32_t i = 0; i < axis->size && world->rail_of != NULL; i++) {
+        rail_of[i] = world->rail_of[(size_t)i * axis->stride];
+    }
+    place->host_of = host_of;
+    place->rail_of = world->rail_of != NULL ? rail_of : NULL;
+    own->place = place;
+    if (rules->described != NULL) {
+        own->described = wefti_arena_memdup(arena, rules->described, sizeof *own->described);
+        WEFT_RETURN_IF_NO_MEMORY(own->described);
+        own->described->stride = axis->stride;
+    }
+    *out_rules = own;
+    return WEFT_OK;
 }
 
 static void list_candidates(const weft_algo_params_t *params, wefti_text_t *out)

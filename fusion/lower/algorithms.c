@@ -20,41 +20,6 @@ static bool is_in_place(const weft_plan_t *plan, const wefti_plan_collective_t *
            b->offset_bytes < a->offset_bytes + a->size_bytes;
 }
 
-/* Where the ranks of an axis are. */
-static weft_status_t place_group(wefti_lowering_t *l, const wefti_axis_t *axis,
-                                 const wefti_plan_place_t *world, wefti_plan_place_t *out)
-{
-    uint32_t *host_of = wefti_arena_array(&l->arena, axis->size, sizeof *host_of);
-    uint32_t *rail_of = wefti_arena_array(&l->arena, axis->size, sizeof *rail_of);
-    WEFT_RETURN_IF_NO_MEMORY(host_of && rail_of);
-    *out = *world;
-    out->host_count = wefti_axis_hosts(axis, l->params->world_size, world->host_of, host_of);
-    for (uint32_t i = 0; i < axis->size && world->rail_of != NULL; i++) {
-        rail_of[i] = world->rail_of[i * axis->stride];
-    }
-    out->host_of = host_of;
-    out->rail_of = world->rail_of != NULL ? rail_of : NULL;
-    return WEFT_OK;
-}
-
-/* The rules for collectives of a group. */
-static weft_status_t rules_of_group(wefti_lowering_t *l, uint32_t group,
-                                    const wefti_rules_t **out_rules)
-{
-    const wefti_rules_t *world = l->params->rules;
-    *out_rules = world;
-    if (group == 0 || world == NULL || world->place == NULL || world->place->host_of == NULL) {
-        return WEFT_OK;
-    }
-    wefti_rules_t *rules = wefti_arena_memdup(&l->arena, world, sizeof *rules);
-    wefti_plan_place_t *place = wefti_arena_alloc(&l->arena, sizeof *place);
-    WEFT_RETURN_IF_NO_MEMORY(rules && place);
-    WEFT_RETURN_IF_ERROR(place_group(l, &l->params->mesh.axes[group - 1], world->place, place));
-    rules->place = place;
-    *out_rules = rules;
-    return WEFT_OK;
-}
-
 /* The rankings of collectives of each group. */
 static weft_status_t make_rankings(wefti_lowering_t *l)
 {
@@ -64,7 +29,12 @@ static weft_status_t make_rankings(wefti_lowering_t *l)
     for (uint32_t g = 0; g < count; g++) {
         rankings[g] =
             (wefti_rankings_t){.costs = l->params->costs, .most = MOST_LISTED, .arena = &l->arena};
-        WEFT_RETURN_IF_ERROR(rules_of_group(l, g, &rankings[g].rules));
+        rankings[g].rules = l->params->rules;
+        if (g > 0) {
+            WEFT_RETURN_IF_ERROR(wefti_rules_of_axis(l->params->rules, &l->params->mesh.axes[g - 1],
+                                                     l->params->world_size, &l->arena,
+                                                     &rankings[g].rules));
+        }
     }
     l->rankings = rankings;
     return WEFT_OK;

@@ -14,7 +14,6 @@
 
 #define MOST_CLASSES 1024u
 #define MOST_STEPS ((uint64_t)1 << 23) /* of classes that are told apart by place alone */
-#define MOST_WORK ((uint64_t)1 << 25)  /* steps of all ranks' schedules, to compare them */
 #define MOST_ROUNDS 24u
 #define FEW_RANKS 64u /* of an operand, to look at each */
 
@@ -215,7 +214,7 @@ static weft_status_t find_colours(const sim_world_t *w, const sim_call_t *call, 
     }
     WEFT_RETURN_IF_ERROR(work_of(w, call, &steps, &work));
     colour_by_place(w, steps, colour, sorted, out);
-    out->by_place = work > MOST_WORK;
+    out->by_place = work > w->most_work;
     for (uint32_t round = 0; !out->by_place && round < MOST_ROUNDS; round++) {
         WEFT_RETURN_IF_ERROR(refine(w, call, colour, next));
         mix_links(w, SIM_NIC_OUT, next, sorted);

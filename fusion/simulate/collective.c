@@ -167,7 +167,7 @@ static weft_status_t add_crossing(run_t *run, cargo_t cargo, uint32_t from, uint
 {
     const sim_world_t *w = run->world;
     double rate = w->rate[SIM_NIC_IN][w->part[SIM_NIC_IN][to]];
-    double message_ns = w->costs->level[WEFTI_LEVEL_NET].alpha_ns * MESSAGE_SHARE;
+    double latency_ns = wefti_sim_latency_ns(w, from, to), message_ns = latency_ns * MESSAGE_SHARE;
     sim_flow_t flow = {.bytes = cargo.bytes + message_ns * rate};
     add_hop(run, &flow, cargo.actor, SIM_NIC_OUT, from);
     add_hop(run, &flow, cargo.actor, SIM_NIC_IN, to);
@@ -180,7 +180,7 @@ static weft_status_t add_crossing(run_t *run, cargo_t cargo, uint32_t from, uint
                                                     w->cluster->ranks[to].host);
         flow.most = (double)link.bits_per_s / 8e9;
     }
-    cargo.latency_ns = w->latency_ns[wefti_sim_distance(w, from, to)];
+    cargo.latency_ns = latency_ns;
     return add_flow(run, &cargo, &flow);
 }
 
@@ -359,15 +359,15 @@ static weft_status_t begin_wait(run_t *run, uint32_t actor, uint32_t lane)
         uint32_t peer = few ? wefti_sim_member(run->call, own->rank, step->wait.first_rank + i)
                             : run->division->first[i];
         uint32_t other = run->division->class_of[peer];
-        sim_distance_t distance = wefti_sim_distance(w, own->rank, peer);
+        double latency_ns = wefti_sim_latency_ns(w, own->rank, peer);
         if (peer == own->rank && step->wait.lane == lane) {
             continue;
         }
         if (!few && w->hosts > 1) { /* of each class there is somebody far away */
-            distance = w->part_count[SIM_RACK_UP] > 1 ? SIM_APART : SIM_IN_RACK;
+            latency_ns = w->latency_ns[w->part_count[SIM_RACK_UP] > 1 ? SIM_APART : SIM_IN_RACK];
         }
         WEFT_RETURN_IF_ERROR(
-            wait_for(run, actor, lane, other, w->latency_ns[distance] + turns_ns(w, own->rank)));
+            wait_for(run, actor, lane, other, latency_ns + turns_ns(w, own->rank)));
     }
     return at->missing == 0 ? push(run, at->wake, actor, lane) : WEFT_OK;
 }

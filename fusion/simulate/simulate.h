@@ -7,6 +7,7 @@
  *                 |
  *               collective.c   one collective: posts, waits and moves of classes of ranks
  *                 |  classes.c which ranks behave alike
+ *                 |  predict.c the planner's predictions
  *               flows.c        moves in flight, which share the rates of links
  */
 #ifndef WEFT_FUSION_SIMULATE_SIMULATE_H
@@ -73,11 +74,15 @@ typedef struct sim_world {
     bool shares_cores;       /* some ranks do */
     wefti_profile_t profile; /* if known, its times of kernels are taken, not those of the costs */
     wefti_arena_t profile_arena;
+    /* Steps of all ranks' schedules up to which these are compared, to find who behaves alike. */
+    uint64_t most_work;
     sim_schedules_t schedules;
-    uint32_t exact_ranks; /* worlds of up to so many ranks are simulated rank by rank */
+    struct sim_known *known; /* divisions of ranks that predictions were made for */
+    uint32_t exact_ranks;    /* worlds of up to so many ranks are simulated rank by rank */
 } sim_world_t;
 
 #define SIM_EXACT_RANKS 256u /* by default */
+#define SIM_MOST_WORK ((uint64_t)1 << 25)
 
 /* cluster has its ranks placed, cores and NICs chosen. priced: the cost table was measured, and
  * knows links between hosts better than the names of interfaces. */
@@ -87,6 +92,8 @@ void wefti_sim_world_deinit(sim_world_t *world);
 /* Kernels take their times from what weft run --write-profile has written. Once. */
 weft_status_t wefti_sim_world_load_profile(sim_world_t *world, const char *path);
 sim_distance_t wefti_sim_distance(const sim_world_t *world, uint32_t a, uint32_t b);
+/* From a post of one rank to the other that waits for it. */
+double wefti_sim_latency_ns(const sim_world_t *world, uint32_t a, uint32_t b);
 /* "nic 0 of host a, out" */
 void wefti_sim_link_name(const sim_world_t *world, sim_kind_t kind, uint32_t part, char *out,
                          size_t bytes);
@@ -129,6 +136,17 @@ void wefti_sim_schedules_deinit(sim_schedules_t *schedules);
 /* Runs it: now_ns[rank of the world] is when a rank begins, and then when it ends. */
 weft_status_t wefti_sim_collective(sim_world_t *world, const sim_call_t *call,
                                    const sim_division_t *division, double *now_ns);
+
+/* Groups of a world, as the planner sees them. */
+typedef struct sim_group {
+    sim_world_t *world;
+    uint32_t stride; /* as in sim_call_t */
+} sim_group_t;
+/* predict.c: a wefti_predict_fn; user is a sim_group_t. */
+weft_status_t wefti_sim_predict(void *user, const weft_algorithm_t *algorithm,
+                                const weft_algo_params_t *params, const wefti_counts_t *counts,
+                                double *out_ns);
+void wefti_sim_forget_divisions(sim_world_t *world);
 
 /* The last wait before a step, in its lane, that covers a rank of the group; or NULL. */
 const wefti_step_t *wefti_sim_wait_before(const wefti_schedule_t *schedule, size_t index,

@@ -81,8 +81,9 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *w, const weft_plan_t *plan,
                                   const weft_registry_t *registry, double **out_ns,
                                   bool *out_inline)
 {
+    /* The fullest host decides, as in the runtime. */
     wefti_rates_t rates =
-        wefti_rates_of(w->costs, w->ranks, w->hosts, w->largest_host, w->largest_host_cores);
+        wefti_rates_of(w->costs, w->hosts, w->largest_host, w->largest_host_cores);
     rates.slowdown = 1; /* turns on cores are simulated */
     *out_inline = rates.inline_progress;
     double *ns = wefti_alloc(NULL, 2 * (plan->kernel_count + 1ul) * sizeof *ns);
@@ -127,7 +128,8 @@ static weft_status_t place_group(const sim_world_t *w, sim_scratch_t *scratch, s
     if (n == w->ranks) {
         memcpy(scratch->host_of, w->host_of, n * sizeof *w->host_of);
     } else {
-        hosts = wefti_axis_hosts(&axis, w->ranks, w->host_of, scratch->host_of);
+        WEFT_RETURN_IF_ERROR(
+            wefti_axis_hosts(&axis, w->ranks, w->host_of, scratch->host_of, &hosts));
     }
     for (uint32_t i = 0; i < n && w->rail_of != NULL; i++) {
         scratch->rail_of[i] = w->rail_of[(size_t)i * call->stride];

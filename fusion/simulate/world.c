@@ -130,13 +130,26 @@ static weft_status_t number_racks(sim_world_t *w, const uint32_t *rack_of)
     return WEFT_OK;
 }
 
+/* The fastest link of a host: pairs of hosts with slower ones are slower by themselves. */
+static wefti_topo_link_t fastest_link(const wefti_cluster_t *cluster, uint32_t host)
+{
+    uint32_t other = cluster->host_count > 1 && host == 0 ? 1 : 0;
+    wefti_topo_link_t best = wefti_cluster_link(cluster, host, other);
+    for (uint32_t i = 0; i < cluster->link_count; i++) {
+        const wefti_topo_link_t *link = &cluster->links[i];
+        bool of_host =
+            link->hosts[0] == host || link->hosts[1] == host || link->hosts[0] == WEFTI_TOPO_NONE;
+        best = of_host && link->bits_per_s > best.bits_per_s ? *link : best;
+    }
+    return best;
+}
+
 /* Of a NIC: what the description says of links, or the cost table, or the interface. */
 static double nic_rate(const sim_world_t *w, uint32_t rank, bool priced)
 {
     const wefti_topo_rank_t *at = &w->cluster->ranks[rank];
     const wefti_hardware_t *hardware = w->cluster->hosts[at->host].hardware;
-    uint32_t other = w->cluster->host_count > 1 && at->host == 0 ? 1 : 0;
-    wefti_topo_link_t link = wefti_cluster_link(w->cluster, at->host, other);
+    wefti_topo_link_t link = fastest_link(w->cluster, at->host);
     bool said = w->cluster->link_count > 0 && link.bits_per_s > 0;
     double measured = 1 / w->costs->level[WEFTI_LEVEL_NET].beta_ns_per_byte;
     if (!said && priced) {
@@ -214,7 +227,8 @@ weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluste
     *w = (sim_world_t){.costs = costs,
                        .cluster = cluster,
                        .ranks = cluster->rank_count,
-                       .exact_ranks = SIM_EXACT_RANKS};
+                       .exact_ranks = SIM_EXACT_RANKS,
+                       .most_work = SIM_MOST_WORK};
     wefti_arena_init(&w->profile_arena, NULL, 0);
     for (uint32_t i = 0; i < cluster->link_count; i++) {
         w->pair_links = w->pair_links || cluster->links[i].hosts[0] != WEFTI_TOPO_NONE;
@@ -272,6 +286,7 @@ void wefti_sim_world_deinit(sim_world_t *w)
     }
     wefti_sim_schedules_deinit(&w->schedules);
     wefti_arena_deinit(&w->profile_arena);
+    wefti_sim_forget_divisions(w);
     *w = (sim_world_t){0};
 }
 
@@ -288,6 +303,20 @@ sim_distance_t wefti_sim_distance(const sim_world_t *w, uint32_t a, uint32_t b)
         level++;
     }
     return (sim_distance_t)level;
+}
+
+double wefti_sim_latency_ns(const sim_world_t *w, uint32_t a, uint32_t b)
+{
+    sim_distance_t distance = wefti_sim_distance(w, a, b);
+    double ns = w->latency_ns[distance];
+    if (w->pair_links && (distance == SIM_IN_RACK || distance == SIM_APART)) {
+        wefti_topo_link_t link =
+            wefti_cluster_link(w->cluster, w->cluster->ranks[a].host, w->cluster->ranks[b].host);
+        double more = w->latency_ns[SIM_APART] - w->latency_ns[SIM_IN_RACK];
+        ns =
+            link.latency_ns > 0 ? (double)link.latency_ns + (distance == SIM_APART ? more : 0) : ns;
+    }
+    return ns;
 }
 
 void wefti_sim_link_name(const sim_world_t *w, sim_kind_t kind, uint32_t part, char *out,

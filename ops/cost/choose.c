@@ -63,6 +63,10 @@ static weft_status_t estimate(const wefti_costs_t *costs, const weft_algo_params
         candidate->predicted_ns = ns > 0 ? ns : 0;
         return WEFT_OK;
     }
+    if (choice->predict != NULL) {
+        return choice->predict(choice->predict_user, candidate->algorithm, params, counts,
+                               &candidate->predicted_ns);
+    }
     wefti_costs_t own = *costs;
     own.step_ns = candidate->executor ? 0 : costs->step_ns;
     weft_status_t status =
@@ -136,6 +140,10 @@ weft_status_t wefti_cost_choose(const wefti_costs_t *costs, const weft_algo_para
                                        .reason = wefti_algorithm_reason(algorithm, params)};
         if (candidate.reason == NULL) {
             status = estimate(costs, params, counts, choice, &candidate);
+        }
+        if (status == WEFT_ERR_UNSUPPORTED && choice->predict != NULL) {
+            candidate.reason = "its time cannot be predicted for so many ranks";
+            status = WEFT_OK;
         }
         if (status < 0 && status != WEFT_ERR_NO_MEMORY && added > 0 && wanted == NULL) {
             /* Nobody asked for it: the others are not to suffer. */

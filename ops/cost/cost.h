@@ -123,6 +123,11 @@ typedef struct wefti_candidate {
 
 #define WEFTI_MAX_CANDIDATES 32u
 
+/* Time of one run; WEFT_ERR_UNSUPPORTED: it cannot be predicted. */
+typedef weft_status_t (*wefti_predict_fn)(void *user, const weft_algorithm_t *algorithm,
+                                          const weft_algo_params_t *params,
+                                          const wefti_counts_t *counts, double *out_ns);
+
 /* What else decides. All zero is an eager call; NULL for the whole of it: only planned. */
 typedef struct wefti_choice {
     const char *wanted; /* admits only the algorithm of that name */
@@ -134,6 +139,8 @@ typedef struct wefti_choice {
     bool executors;
     const weft_registry_t *registry; /* its algorithms take part */
     bool planned;                    /* part of a plan: ranks have nothing to agree on first */
+    wefti_predict_fn predict;        /* in place of wefti_cost_predict; NULL: that */
+    void *predict_user;
 } wefti_choice_t;
 
 #define WEFTI_EXECUTOR_LEAD 1.05

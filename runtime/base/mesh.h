@@ -14,6 +14,8 @@
 
 #include <stdint.h>
 
+#include <weft/status.h>
+
 #define WEFTI_MAX_AXES 8u
 
 typedef struct wefti_axis {
@@ -52,8 +54,9 @@ static inline uint32_t wefti_axis_rank(const wefti_axis_t *axis, uint32_t rank, 
 }
 
 /* Places of an axis on hosts, the same for all its groups, which so run the same schedules: two are on
- * one host if they are in every group. Hosts are numbered by their first places. Returns how many. */
-uint32_t wefti_axis_hosts(const wefti_axis_t *axis, uint32_t world_size, const uint32_t *host_of,
-                          uint32_t *out_host_of);
+ * one host if they are in every group. Hosts are numbered by their first places. host_of: below
+ * world_size. */
+weft_status_t wefti_axis_hosts(const wefti_axis_t *axis, uint32_t world_size,
+                               const uint32_t *host_of, uint32_t *out_host_of, uint32_t *out_count);
 
 #endif

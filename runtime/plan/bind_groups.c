@@ -13,9 +13,11 @@ static weft_status_t find_hosts(weft_session_t *session, wefti_bound_group_t *gr
     const wefti_endpoint_t *endpoint = session->context->endpoint;
     uint32_t *host_of = wefti_arena_array(&session->arena, group->axis.size, sizeof *host_of);
     WEFT_RETURN_IF_NO_MEMORY(host_of);
-    uint32_t count = endpoint->host_count < 2 ? 1
-                                              : wefti_axis_hosts(&group->axis, endpoint->world_size,
-                                                                 endpoint->host_of, host_of);
+    uint32_t count = 1;
+    if (endpoint->host_count > 1) {
+        WEFT_RETURN_IF_ERROR(wefti_axis_hosts(&group->axis, endpoint->world_size, endpoint->host_of,
+                                              host_of, &count));
+    }
     if (count > 1) {
         group->host_of = host_of;
         group->host_count = count;

@@ -86,16 +86,23 @@ static bool is_measured(const wefti_costs_t *costs, const weft_algo_params_t *pa
     return false;
 }
 
-/* Of pieces of which another one is quicker at every size. */
+static double piece_ps(const wefti_bucket_piece_t *piece, uint32_t log_bytes)
+{
+    return (double)piece->alpha_ps +
+           (double)piece->beta_ps_per_kib * (double)(1ull << log_bytes) / 1024;
+}
+
+/* Pieces than which another one is quicker at every size. */
 static void drop_slower(wefti_bucket_piece_t *pieces, uint32_t *inout_count)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < *inout_count; i++) {
         bool slower = false;
         for (uint32_t k = 0; k < *inout_count; k++) {
-            bool ahead = k < kept || k > i; /* those between were dropped or moved */
-            slower |= ahead && pieces[k].alpha_ps <= pieces[i].alpha_ps &&
-                      pieces[k].beta_ps_per_kib <= pieces[i].beta_ps_per_kib;
+            bool there = k < kept || k > i; /* those between were dropped or moved */
+            slower |= there &&
+                      piece_ps(&pieces[k], POINT_FIRST) <= piece_ps(&pieces[i], POINT_FIRST) &&
+                      piece_ps(&pieces[k], POINT_LAST) <= piece_ps(&pieces[i], POINT_LAST);
         }
         if (!slower) {
             pieces[kept++] = pieces[i];
@@ -126,7 +133,9 @@ static weft_status_t add_pieces(const wefti_costs_t *costs, sim_group_t *describ
             return status;
         }
     }
-    drop_slower(pieces, inout_count);
+    if (described != NULL) { /* some are slower than the planner can count */
+        drop_slower(pieces, inout_count);
+    }
     return WEFT_OK;
 }
 

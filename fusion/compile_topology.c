@@ -9,7 +9,7 @@
 #include "runtime/machine/place.h"
 
 /* Of algorithms on more ranks, a rank stands for all with its place in the cluster. */
-#define MOST_WORK ((uint64_t)1 << 17)
+#define MOST_WORK ((uint64_t)1 << 16)
 
 /* world_size, or the number of ranks of the description. */
 static weft_status_t fit_world(wefti_compiler_t *c, wefti_cluster_t *cluster)

@@ -144,6 +144,47 @@ class Simulate(Case):
         self.assertGreater(times[1], 1.5 * times[0])
 
     @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
+    def test_the_planner_takes_what_is_simulated_to_be_the_quickest(self):
+        """Each algorithm forced on the same bucket; the choice without --algo is as quick as the best."""
+        topologies = {
+            "slow racks": hosts(8, 4, 2, levels={"rack": {"gbit_per_s": 5, "latency_us": 2}}),
+            "one switch": hosts(4, 2),
+            "far apart": {**hosts(4, 2), "link": {"gbit_per_s": 100, "latency_us": 500}},
+            "one host": hosts(1, 8, levels={"l3": {"latency_us": 0.1, "gbit_per_s": 400},
+                                            "socket": {"latency_us": 0.5, "gbit_per_s": 50}}),
+            "round-robin": {**hosts(4, 0), "hosts": [{**row, "ranks": list(range(i, 16, 4))}
+                                                     for i, row in enumerate(hosts(4, 4)["hosts"])]},
+        }
+        chosen = set()
+        for name, description in topologies.items():
+            topology = self.topology(description)
+            for model in ("lenet.onnx", "mlp.onnx"):
+                with self.subTest(name, model=model):
+                    best = self.simulate(self.plan(topology, "--bucket", "one", model=model), topology)
+                    chosen.add(best["collectives"][0]["algorithm"])
+                    for algorithm in ("mesh", "one-shot", "doubling", "halving-doubling", "hierarchical", "rails"):
+                        if name == "one host" and algorithm in ("hierarchical", "rails"):
+                            continue
+                        plan = self.plan(topology, "--bucket", "one", "--algo", f"all_reduce={algorithm}", model=model)
+                        forced = self.simulate(plan, topology)
+                        self.assertEqual(forced["collectives"][0]["algorithm"], algorithm)
+                        self.assertLessEqual(best["communication_us"], forced["communication_us"] * 1.05, algorithm)
+        self.assertGreater(len(chosen), 1)
+
+    def test_one_fast_link_changes_the_plan(self):
+        """Of four hosts, two of which a fast link joins; groups of tensor parallelism are on these two."""
+        choices = []
+        for links in ({}, {"links": [{"hosts": [0, 1], "gbit_per_s": 400, "latency_us": 1},
+                                     {"hosts": [2, 3], "gbit_per_s": 400, "latency_us": 1}]}):
+            topology = self.topology({**hosts(4, 1), "link": {"gbit_per_s": 1, "latency_us": 50}, **links})
+            plan = self.dir / "tensor.weft"
+            self.weft("compile", MODELS / "mlp.onnx", "-o", plan, "--topology", topology, "--batch", 8, "--tensor-parallel", 2)
+            text = self.weft("explain", plan, "--json").stdout
+            choices.append((text, self.simulate(plan, topology)["step_us"]))
+        self.assertNotEqual(choices[0][0], choices[1][0])
+        self.assertLess(choices[1][1], choices[0][1])
+
+    @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
     def test_65536_ranks(self):
         topology = self.topology(hosts(8192, 8, 32, levels={"rack": {"gbit_per_s": 1600, "latency_us": 2}}))
         plan = self.plan(topology, model="families/gpt2.onnx")

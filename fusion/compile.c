@@ -41,6 +41,7 @@ done:
     wefti_onnx_emit_destroy(c.emit);
     wefti_compile_destroy_graphs(&c); /* before the registry whose definitions they use */
     weft_registry_destroy(c.own_registry);
+    wefti_sim_forget_divisions(&c.world);
     wefti_sim_world_deinit(&c.world);
     wefti_cluster_deinit(&c.cluster);
     wefti_costs_deinit(&c.costs);

@@ -92,6 +92,10 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
         }
         mesh |= is_mesh;
     }
+    const weft_algorithm_t *other = wefti_algorithm_find(params->op, "mesh");
+    if (!mesh && described(r) != NULL && other != NULL && other->eligible(params) == NULL) {
+        ranking->names[ranking->count++] = other->name; /* not predicted */
+    }
     return WEFT_OK;
 }
 

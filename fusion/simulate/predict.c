@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 
 #define FULL_COUNT ((uint64_t)1 << 24) /* elements with which no rank's block is empty */
+#define MOST_PEERS 1024u
 
 struct sim_known {
     const weft_algorithm_t *algorithm;
@@ -26,6 +27,26 @@ static bool is_known(const struct sim_known *known, const sim_call_t *call)
            a->order == b->order && a->order_size_count == b->order_size_count;
 }
 
+/* Does a rank read from so many ranks at once that nobody would choose the algorithm? */
+static weft_status_t check_peers(const sim_call_t *call)
+{
+    wefti_schedule_t schedule;
+    weft_algo_params_t params = call->params;
+    uint32_t most = 0;
+    params.rank = params.group_size - 1;
+    WEFT_RETURN_IF_ERROR(wefti_schedule_build(call->algorithm, &params, NULL, &schedule));
+    for (size_t i = 0; i < schedule.operand_count; i++) {
+        uint32_t count = schedule.operands[i].rank_count;
+        most = count > most ? count : most;
+    }
+    wefti_schedule_deinit(&schedule);
+    return most > MOST_PEERS ? wefti_error(WEFT_ERR_UNSUPPORTED,
+                                           "algorithm %s: not predicted: a rank reads from %u "
+                                           "ranks at once, more than %u",
+                                           call->algorithm->name, most, MOST_PEERS)
+                             : WEFT_OK;
+}
+
 static weft_status_t divide(sim_world_t *w, const sim_call_t *call, struct sim_known **out)
 {
     for (*out = w->known; *out != NULL; *out = (*out)->next) {
@@ -33,6 +54,7 @@ static weft_status_t divide(sim_world_t *w, const sim_call_t *call, struct sim_k
             return WEFT_OK;
         }
     }
+    WEFT_RETURN_IF_ERROR(check_peers(call));
     struct sim_known *known = wefti_alloc(NULL, sizeof *known);
     WEFT_RETURN_IF_NO_MEMORY(known);
     *known = (struct sim_known){

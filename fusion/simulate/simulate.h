@@ -146,6 +146,7 @@ typedef struct sim_group {
 weft_status_t wefti_sim_predict(void *user, const weft_algorithm_t *algorithm,
                                 const weft_algo_params_t *params, const wefti_counts_t *counts,
                                 double *out_ns);
+/* Before the world ends. */
 void wefti_sim_forget_divisions(sim_world_t *world);
 
 /* The last wait before a step, in its lane, that covers a rank of the group; or NULL. */

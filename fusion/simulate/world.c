@@ -286,7 +286,6 @@ void wefti_sim_world_deinit(sim_world_t *w)
     }
     wefti_sim_schedules_deinit(&w->schedules);
     wefti_arena_deinit(&w->profile_arena);
-    wefti_sim_forget_divisions(w);
     *w = (sim_world_t){0};
 }
 

@@ -178,14 +178,8 @@ static PyObject *as_tensor(wp_memory_t *memory, PyObject *dtype)
                       : NULL;
     PyObject *arguments = memory->bytes > 0 ? PyTuple_Pack(1, memory) : PyTuple_New(1);
     PyObject *keywords = Py_BuildValue("{sO}", "dtype", dtype),
-             *shape = PyTuple_New((Py_ssize_t)memory->rank);
+             *shape = wp_shape_object(memory->rank, memory->dims, false);
     PyObject *flat = NULL, *result = NULL;
-    for (uint32_t i = 0; shape != NULL && i < memory->rank; i++) {
-        PyObject *dim = PyLong_FromSsize_t(memory->dims[i]);
-        if (dim == NULL || PyTuple_SetItem(shape, (Py_ssize_t)i, dim) < 0) {
-            Py_CLEAR(shape);
-        }
-    }
     if (function != NULL && arguments != NULL && keywords != NULL && shape != NULL) {
         if (memory->bytes == 0) { /* frombuffer does not take it */
             PyTuple_SetItem(arguments, 0, Py_NewRef(shape));

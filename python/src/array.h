@@ -15,6 +15,8 @@ bool wp_torch_find(wp_state_t *state);
 
 /* Imports numpy if need be: false where there is none. */
 bool wp_numpy_import(wp_state_t *state);
+/* (3, 4); plain: 3 for one dimension. */
+PyObject *wp_shape_object(uint32_t rank, const int64_t *dims, bool plain);
 /* Borrowed; NULL with an exception. */
 PyObject *wp_numpy_dtype(wp_state_t *state, weft_dtype_t dtype);
 /* tensor.new_empty(shape), and the address of a tensor (NULL with an exception, or when it has no

@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What context.c, context_type.c and world.c share. */
+/* What the files of contexts and plans share. */
 #ifndef WEFT_PYTHON_CONTEXT_H
 #define WEFT_PYTHON_CONTEXT_H
 
 #include "python/src/weft_python.h"
+
+/* plan.c: what weft.Plan owns. */
+typedef struct wp_plan {
+    PyObject_HEAD weft_plan_t *plan;
+    weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
+} wp_plan_t;
 
 /* Joins a world. places: rank, size, address, progress, device, each of which may be NULL or None. */
 wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);

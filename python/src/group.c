@@ -23,7 +23,7 @@ void wp_lock_refused(wp_state_t *state)
         "call waits cannot make another one");
 }
 
-int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
+bool wp_lock_take(pthread_mutex_t *lock)
 {
     int locked = pthread_mutex_trylock(lock);
     if (locked != 0) {
@@ -31,7 +31,12 @@ int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
         locked = pthread_mutex_lock(lock);
         PyEval_RestoreThread(thread);
     }
-    if (locked != 0) {
+    return locked == 0;
+}
+
+int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
+{
+    if (!wp_lock_take(lock)) {
         wp_lock_refused(state);
         return -1;
     }
@@ -61,8 +66,7 @@ static void leave(wp_holder_t *holder)
     if (self->context->state->exiting) {
         end_calls(self);
     }
-    if (wp_lock(self->context->state, &self->lock) < 0) {
-        PyErr_Clear(); /* a signal handler inside a call, which needs the group to the end */
+    if (!wp_lock_take(&self->lock)) { /* a signal handler in a call, which needs it to the end */
         Py_DECREF((PyObject *)self);
         return;
     }

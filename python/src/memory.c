@@ -60,7 +60,9 @@ static void memory_dealloc(PyObject *self)
     wp_memory_t *memory = (wp_memory_t *)self;
     wp_context_t *context = memory->context;
     PyTypeObject *type = Py_TYPE(self);
-    if (context == NULL) {
+    if (memory->owner != NULL) {
+        Py_DECREF(memory->owner);
+    } else if (context == NULL) {
         free(memory->data);
     } else {
         if (context->memories != NULL) {
@@ -84,6 +86,7 @@ wp_memory_t *wp_memory_new(wp_state_t *state, weft_dtype_t dtype, uint32_t rank,
         return NULL;
     }
     memory->context = NULL;
+    memory->owner = NULL;
     memory->data = NULL;
     memory->dtype = dtype;
     memory->rank = rank;

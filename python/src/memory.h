@@ -8,7 +8,8 @@
 
 typedef struct wp_memory {
     PyObject_HEAD wp_context_t
-        *context;    /* whose weft_mem_alloc it is from; owned; NULL: from the heap */
+        *context;    /* whose weft_mem_alloc it is from; owned; NULL: from the heap, or owner's */
+    PyObject *owner; /* whose memory it is; owned; NULL: its own */
     uint64_t number; /* of the allocation in context */
     void *data;
     size_t bytes;

@@ -4,16 +4,18 @@
  *
  *   _checked(status, ..)       errcheck of ctypes: a status to an exception
  *   _with(object, function)    function(address, ..) of a plan or context, or under the lock of a
- *                              group, stream, session or handle
+ *                              group, stream or handle
  *   _Handle(where, address)    an object of the library that must end before its context
  *   _memory(array, ..)         address, elements and type, and what keeps them
- *   _tensor(array, ..)         the same of one that has the type and shape of a tensor
- *   _new(tensor)               a new array for a tensor
+ *   _tensor(array, name)       address, type and shape, and what keeps them
+ *   _new(tensor)               a new array for a tensor, and its address
+ *   _view(tensor, owner)       an array over a tensor's own memory, which keeps owner
  *   _keep(group, list)         what calls on a group that is captured use goes into list
  */
+#include "python/src/array.h"
 #include "python/src/context.h"
 #include "python/src/device_array.h"
-#include "python/src/session.h"
+#include "python/src/memory.h"
 #include "python/src/stream.h"
 
 #include <stddef.h>
@@ -27,7 +29,9 @@ typedef struct handle {
     pthread_mutex_t lock;
     PyObject *address; /* an int; NULL once it has ended */
     PyObject *release; /* called with address when the context closes or the object is dropped */
-    PyObject *what;    /* "fuser" */
+    const char *what;  /* "fuser"; in texts, as is gone */
+    const char *gone;  /* what an error says once it has ended */
+    PyObject *texts;   /* owned */
 } handle_t;
 
 /* ---- a status to an exception ---- */
@@ -68,9 +72,8 @@ static void leave(wp_holder_t *holder)
     } else if (self->context->state->exiting && self->context->context != NULL) {
         weft_context_abort(self->context->context, "a rank ended while a thread was in a call");
     }
-    if (wp_lock(self->context->state, &self->lock) < 0) {
-        PyErr_Clear(); /* a signal handler inside a call, which needs the object to the end */
-    } else {
+    if (wp_lock_take(
+            &self->lock)) { /* else a signal handler in a call, which needs it to the end */
         end(self);
         pthread_mutex_unlock(&self->lock);
     }
@@ -80,9 +83,10 @@ static void leave(wp_holder_t *holder)
 static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *words)
 {
     wp_state_t *state = wp_state_of_type(type);
-    PyObject *where, *address, *release, *what;
+    PyObject *where, *address, *release;
+    const char *what, *gone;
     if (state == NULL || words != NULL ||
-        !PyArg_ParseTuple(args, "OOOU:_Handle", &where, &address, &release, &what)) {
+        !PyArg_ParseTuple(args, "OOOss:_Handle", &where, &address, &release, &what, &gone)) {
         return NULL;
     }
     wp_context_t *context = wp_context_of(state, where);
@@ -96,7 +100,9 @@ static PyObject *handle_new(PyTypeObject *type, PyObject *args, PyObject *words)
         self->context = (wp_context_t *)Py_NewRef((PyObject *)context);
         self->address = Py_NewRef(address);
         self->release = Py_NewRef(release);
-        self->what = Py_NewRef(what);
+        self->texts = Py_NewRef(args);
+        self->what = what;
+        self->gone = gone;
         self->holder.lock = &self->lock;
         self->holder.first = true; /* before the streams, which are older, that it uses */
         wp_context_hold(context, &self->holder, leave);
@@ -113,7 +119,7 @@ static void handle_dealloc(PyObject *object)
         end(self);
         pthread_mutex_destroy(&self->lock);
     }
-    Py_XDECREF(self->what);
+    Py_XDECREF(self->texts);
     Py_XDECREF(self->release);
     Py_XDECREF((PyObject *)self->context);
     freefunc give_back = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -144,15 +150,12 @@ static PyObject *handle_end(PyObject *object, PyObject *function)
 typedef struct target {
     pthread_mutex_t *lock;   /* NULL: it needs none */
     PyObject *address;       /* a new reference */
-    wp_session_t *session;   /* NULL: another kind */
     weft_context_t *context; /* retained: another thread may close it; NULL: another kind */
 } target_t;
 
 static void unlock(const target_t *target)
 {
-    if (target->session != NULL) {
-        wp_session_leave(target->session);
-    } else if (target->lock != NULL) {
+    if (target->lock != NULL) {
         pthread_mutex_unlock(target->lock);
     }
     wp_context_release(target->context);
@@ -163,14 +166,16 @@ static PyObject *address_of(const void *address)
     return address != NULL ? PyLong_FromVoidPtr((void *)(uintptr_t)address) : NULL;
 }
 
-static PyObject *gone(wp_state_t *state, const handle_t *handle)
+/* A new reference to the address of a handle that was locked. */
+static PyObject *address_of_handle(wp_state_t *state, const handle_t *handle)
 {
-    PyObject *bytes = PyUnicode_AsUTF8String(handle->what);
-    wp_raise_text(state, WEFT_ERR_STATE,
-                  "the %s is gone: it was destroyed, or its context left (weft.finalize)",
-                  bytes != NULL ? PyBytes_AsString(bytes) : "object");
-    Py_XDECREF(bytes);
-    return NULL;
+    if (handle->context->process != (int64_t)getpid()) { /* which has not inherited its memory */
+        return wp_raise_text(state, WEFT_ERR_STATE,
+                             "this process was forked from a rank, whose %s it cannot use",
+                             handle->what);
+    }
+    return handle->address != NULL ? Py_NewRef(handle->address)
+                                   : wp_raise_text(state, WEFT_ERR_STATE, "%s", handle->gone);
 }
 
 /* Locks object, of any of the kinds. -1: an exception. */
@@ -196,10 +201,12 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
     } else if (type == state->handle_type) {
         handle_t *handle = (handle_t *)object;
         out->lock = &handle->lock;
-        if (wp_lock(state, out->lock) < 0) {
+        if (!wp_lock_take(out->lock)) {
+            wp_raise_text(state, WEFT_ERR_STATE, "this thread is in a call of the %s already",
+                          handle->what);
             return -1;
         }
-        out->address = handle->address != NULL ? Py_NewRef(handle->address) : gone(state, handle);
+        out->address = address_of_handle(state, handle);
     } else if (type == state->plan_type) {
         out->address = address_of(((wp_plan_t *)object)->plan);
     } else if (type == state->context_type) {
@@ -210,12 +217,6 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
         weft_context_retain(context);
         out->context = context;
         out->address = address_of(context);
-    } else if (type == state->session_type) {
-        if (wp_session_enter((wp_session_t *)object) < 0) {
-            return -1;
-        }
-        out->session = (wp_session_t *)object;
-        out->address = address_of(out->session->session);
     } else {
         PyErr_Format(PyExc_TypeError, "expected an object of weft, not %R", type);
         return -1;
@@ -307,25 +308,41 @@ static PyObject *memory(PyObject *module, PyObject *args)
                          (unsigned long long)array->count, (int)array->dtype, kept);
 }
 
-/* (address, what keeps it). desc: the address of the tensor's weft_tensor_desc_t. */
 static PyObject *tensor(PyObject *module, PyObject *args)
 {
-    const char *what, *name;
-    unsigned long long desc;
+    const char *name;
     wp_array_t *array;
     PyObject *object, *kept;
-    if (!PyArg_ParseTuple(args, "OssK:_tensor", &object, &what, &name, &desc) ||
+    if (!PyArg_ParseTuple(args, "Os:_tensor", &object, &name) ||
         (kept = keeper(wp_state_of(module), object, name, WP_READ | WP_SHAPE, &array)) == NULL) {
         return NULL;
     }
-    if (wp_check_tensor(what, name, (const weft_tensor_desc_t *)(uintptr_t)desc, array) < 0) {
-        Py_DECREF(kept);
-        return NULL;
-    }
-    return Py_BuildValue("KN", (unsigned long long)(uintptr_t)array->data, kept);
+    return Py_BuildValue("KiNN", (unsigned long long)(uintptr_t)array->data, (int)array->dtype,
+                         wp_shape_object(array->rank, array->dims, false), kept);
 }
 
-/* (array, its address) */
+/* A tensor is the address of a weft_tensor_desc_t. */
+static PyObject *view(PyObject *module, PyObject *args)
+{
+    wp_state_t *state = wp_state_of(module);
+    unsigned long long address;
+    PyObject *owner, *array = NULL;
+    if (!PyArg_ParseTuple(args, "KO:_view", &address, &owner)) {
+        return NULL;
+    }
+    const weft_tensor_desc_t *desc = (const weft_tensor_desc_t *)(uintptr_t)address;
+    wp_memory_t *memory = wp_memory_new(state, desc->dtype, desc->rank, desc->dims);
+    if (memory != NULL) {
+        memory->data = (void *)(uintptr_t)desc->data;
+        memory->owner = Py_NewRef(owner);
+        array = wp_numpy_import(state)
+                    ? PyObject_CallFunctionObjArgs(state->numpy.asarray, (PyObject *)memory, NULL)
+                    : PyMemoryView_FromObject((PyObject *)memory);
+        Py_DECREF((PyObject *)memory);
+    }
+    return array;
+}
+
 static PyObject *new_array(PyObject *module, PyObject *address)
 {
     const weft_tensor_desc_t *desc = PyLong_AsVoidPtr(address);
@@ -359,6 +376,11 @@ static PyObject *dtype_name(PyObject *module, PyObject *number)
 {
     (void)module;
     return PyUnicode_FromString(wp_dtype_name((weft_dtype_t)PyLong_AsLong(number)));
+}
+
+static PyObject *context_of(PyObject *module, PyObject *object)
+{
+    return Py_XNewRef((PyObject *)wp_context_of(wp_state_of(module), object));
 }
 
 static PyObject *group_of(PyObject *module, PyObject *object)
@@ -407,10 +429,12 @@ static PyMethodDef functions[] = {
     {"_memory", memory, METH_VARARGS, NULL},
     {"_tensor", tensor, METH_VARARGS, NULL},
     {"_new", new_array, METH_O, NULL},
+    {"_view", view, METH_VARARGS, NULL},
     {"_reduction", reduction, METH_O, NULL},
     {"_keep", keep, METH_VARARGS, NULL},
     {"_dtype", dtype, METH_O, NULL},
     {"_dtype_name", dtype_name, METH_O, NULL},
+    {"_context_of", context_of, METH_O, NULL},
     {"_group_of", group_of, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plan: what owns a compiled graph and its registry. Its methods are in weft/plans.py. */
-#include "python/src/session.h"
+#include "python/src/context.h"
 
 /* _plan(address, registry's or 0): a Plan that takes them over. */
 static PyObject *plan_new(PyObject *module, PyObject *args)
@@ -28,35 +28,26 @@ static void plan_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* _compile_options(): a list of (name or None, field, type, flags, help). */
-static PyObject *compile_options(PyObject *module, PyObject *unused)
+static PyObject *get_registry(PyObject *object, void *unused)
 {
-    PyObject *list = PyList_New(0);
-    const weft_compile_option_t *option;
-    (void)module;
     (void)unused;
-    for (size_t i = 0; list != NULL && (option = weft_compile_option(i)) != NULL; i++) {
-        char help[512];
-        weft_compile_option_help(i, "", help, sizeof help);
-        PyObject *row = Py_BuildValue("zsiIs", option->name, option->field, (int)option->type,
-                                      (unsigned)option->flags, help);
-        if (row == NULL || PyList_Append(list, row) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(row);
-    }
-    return list;
+    return PyLong_FromVoidPtr(((wp_plan_t *)object)->registry);
 }
 
 static PyMethodDef functions[] = {
     {"_plan", plan_new, METH_VARARGS, NULL},
-    {"_compile_options", compile_options, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef attributes[] = {
+    {"_registry", get_registry, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot slots[] = {
     {Py_tp_new, wp_type_no_new},
     {Py_tp_dealloc, plan_dealloc},
+    {Py_tp_getset, attributes},
     {0, NULL},
 };
 

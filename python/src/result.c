@@ -64,8 +64,7 @@ PyObject *wp_numpy_dtype(wp_state_t *state, weft_dtype_t dtype)
     return state->numpy.dtypes[dtype];
 }
 
-/* (3, 4), or 3 for one dimension where that will do. */
-static PyObject *shape_object(uint32_t rank, const int64_t *dims, bool plain)
+PyObject *wp_shape_object(uint32_t rank, const int64_t *dims, bool plain)
 {
     PyObject *shape;
     if (plain && rank == 1) {
@@ -84,7 +83,7 @@ static PyObject *shape_object(uint32_t rank, const int64_t *dims, bool plain)
 static int new_numpy(wp_state_t *state, weft_dtype_t dtype, wp_array_t *out)
 {
     PyObject *type = wp_numpy_dtype(state, dtype);
-    PyObject *shape = type != NULL ? shape_object(out->rank, out->dims, true) : NULL;
+    PyObject *shape = type != NULL ? wp_shape_object(out->rank, out->dims, true) : NULL;
     PyObject *array =
         shape != NULL ? PyObject_CallFunctionObjArgs(state->numpy.empty, shape, type, NULL) : NULL;
     wp_array_t made;
@@ -107,7 +106,7 @@ static int new_torch(wp_state_t *state, const wp_array_t *like, bool same, wp_ar
     if (same) {
         tensor = PyObject_CallFunctionObjArgs(state->torch.empty_like, like->object, NULL);
     } else {
-        PyObject *shape = shape_object(out->rank, out->dims, false);
+        PyObject *shape = wp_shape_object(out->rank, out->dims, false);
         tensor = shape != NULL ? wp_torch_new_empty(state, like->object, shape) : NULL;
         Py_XDECREF(shape);
     }

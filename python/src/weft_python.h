@@ -60,7 +60,7 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[WP_ERRORS]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *session_type, *view_type, *handle_type, *device_array_type;
+        *plan_type, *handle_type, *device_array_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;      /* its world; owned */
@@ -91,7 +91,6 @@ int wp_collectives_init(PyObject *module, wp_state_t *state);
 int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
 int wp_plan_init(PyObject *module, wp_state_t *state);
-int wp_session_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_native_init(PyObject *module, wp_state_t *state);
 int wp_device_array_init(PyObject *module, wp_state_t *state);
@@ -218,6 +217,8 @@ wp_group_t *wp_group_new(wp_context_t *context, weft_group_t *group);
  * with WeftStateError: this thread has it, as Python's signal handlers run inside calls that wait.
  */
 int wp_lock(wp_state_t *state, pthread_mutex_t *lock);
+/* The same without an exception: false. */
+bool wp_lock_take(pthread_mutex_t *lock);
 void wp_lock_refused(wp_state_t *state);
 /* One that tells when its own thread takes it twice. */
 void wp_lock_init(pthread_mutex_t *lock);

@@ -40,7 +40,7 @@ except ModuleNotFoundError as missing:
 
 
 # Imported at first use: a millisecond, which a program that only makes calls need not spend.
-del Plan, Session  # noqa: F821 of _core, without their methods in Python
+del Plan  # noqa: F821 of _core, without its methods in Python
 _LATER = {"Capture": "buckets", "Fuser": "buckets", "capture": "buckets", "Plan": "plans", "compile": "plans",
           "Session": "sessions"}
 

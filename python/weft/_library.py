@@ -91,6 +91,18 @@ weft_status_t weft_plan_get_binding(const weft_plan_t *, size_t, weft_binding_t 
 weft_status_t weft_model_save(const weft_plan_t *, const weft_named_tensor_t *, size_t, const char *)
 int64_t weft_tensor_elem_count(const weft_tensor_desc_t *)
 size_t weft_dtype_size_bytes(weft_dtype_t)
+const weft_compile_option_t * weft_compile_option(size_t)
+void weft_compile_option_help(size_t, const char *, char *, size_t)
+weft_device_t * weft_context_device(const weft_context_t *)
+weft_status_t weft_mem_keep(weft_context_t *)
+weft_status_t weft_session_create(const weft_session_params_t *, weft_session_t **)
+void weft_session_destroy(weft_session_t *)
+weft_status_t weft_session_input_memory(weft_session_t *, const char *, void **, size_t *)
+weft_status_t weft_session_set_input(weft_session_t *, const char *, const void *, size_t)
+weft_status_t weft_session_set_scalar(weft_session_t *, const char *, double)
+weft_status_t weft_session_step(weft_session_t *)
+weft_status_t weft_session_micro_step(weft_session_t *)
+weft_status_t weft_session_eval(weft_session_t *)
 weft_status_t weft_session_flush(weft_session_t *)
 weft_status_t weft_session_param_digest(weft_session_t *, char *)
 weft_status_t weft_session_set_steps_done(weft_session_t *, uint64_t)
@@ -156,6 +168,9 @@ weft_compile_params_t: size_t struct_size, char *model_path, uint32_t world_size
     double label_smoothing, char *lr_schedule, uint32_t lr_steps warmup_steps, double min_lr lr_gamma,
     int sync_batch_norm, char *algo *order, uint32_t tensor_parallel, char *recompute *precision,
     double beta1 beta2 epsilon, uint32_t pipeline pipeline_micro_batches, char *device
+weft_compile_option_t: char *field, size_t offset, int type, uint32_t flags, char *name *arg, char letter,
+    double low high, void *choices, char *by_default *implies *needs *excludes *reason *help
+weft_session_params_t: size_t struct_size, void *context *plan *registry, int trace
 weft_plan_info_t: size_t struct_size, char *model_name, uint32_t world_size, int64_t batch, char *policy *optimizer,
     uint32_t bucket_count, uint64_t arena_bytes live_bytes fusion_copied_bytes, char structure_digest[65]
     weights_digest[65], int kind, uint32_t accumulate global_micro_batches, int shard_optimizer decouple,
@@ -229,6 +244,16 @@ def _init(self, **values):
 _free = ctypes.CDLL(None).free
 _free.argtypes = [ctypes.c_void_p]
 _free.restype = None
+
+
+def own(where, address, release, what, gone=None):
+    """A handle of an object of the library that must end before its context: release(address) ends it."""
+    try:
+        return _core._Handle(where, address, release, what, gone or
+                             f"the {what} is gone: it was destroyed, or its context left (weft.finalize)")
+    except BaseException:
+        release(address)
+        raise
 
 
 def on_stream(holder, stream, function, *args):

@@ -45,7 +45,7 @@ class Fuser:
             kept.clear()
 
         library.on_stream(group, stream, begin)
-        self._handle = _own(group, out.value, release, "fuser")
+        self._handle = library.own(group, out.value, release, "fuser")
 
     def _call(self, function):
         """function(address) under the locks of the fuser and of its stream."""
@@ -155,7 +155,7 @@ class Capture:
             library.weft_capture_leave(address)
             kept.clear()
 
-        self._handle = _own(self._group, out.value, release, "capture")
+        self._handle = library.own(self._group, out.value, release, "capture")
 
     def _drop(self, kind, value):
         """An exception ends the block: the other ranks, which wait at its end, get an error that names it."""
@@ -240,14 +240,6 @@ def capture(group=None, bucket=None, costs=None, stream=None, times=True):
     names it. Raises WeftStateError if a capture or a batch is open on the group.
     """
     return Capture(group, bucket, costs, stream, times)
-
-
-def _own(group, address, release, what):
-    try:
-        return _core._Handle(group, address, release, what)
-    except BaseException:
-        release(address)
-        raise
 
 
 def _nanoseconds(seconds, most):

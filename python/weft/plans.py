@@ -31,9 +31,19 @@ def _described(name, help):
     return "".join(lines) + help + "\n"
 
 
+def _rows():
+    """(name or None, field, type, flags, help) of every option."""
+    help, number = library.ctypes.create_string_buffer(512), 0
+    while (address := library.weft_compile_option(number)) is not None:
+        option = library.weft_compile_option_t.from_address(address)
+        library.weft_compile_option_help(number, b"", help, len(help))
+        yield option.name and option.name.decode(), option.field.decode(), option.type, option.flags, help.value.decode()
+        number += 1
+
+
 def _define():
     """(compile, {argument: (field, type, flags)}), from the library's table."""
-    rows = [row for row in _core._compile_options() if row[0] and not row[3] & _REPORTED]
+    rows = [row for row in _rows() if row[0] and not row[3] & _REPORTED]
     options = {}
     for name, *rest, _ in rows:
         options.setdefault(name, rest)

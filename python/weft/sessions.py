@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of weft.Session is not a step: its tensors by name, files, figures (include/weft/session.h, checkpoint.h)."""
+"""weft.Session: steps of a plan, its tensors by name, files, figures (include/weft/session.h, checkpoint.h)."""
+import sys
 from collections.abc import Mapping
+from functools import partial
+from weakref import WeakValueDictionary
 
 from weft import _core
-from weft._lazy import library, part_of
-from weft.errors import WeftError, WeftNotFoundError
-from weft.plans import _bindings
+from weft._lazy import library
+from weft.errors import WeftError, WeftNotFoundError, WeftStateError, WeftUnsupportedError
+from weft.plans import Plan, _bindings
 
 
 @Mapping.register
@@ -23,10 +26,10 @@ class Tensors:
 
         def table(session):
             if kind not in tables:
-                tables[kind] = _KINDS[kind][0](session, self._session.plan)
+                tables[kind] = _KINDS[kind][0](session, self._session)
             return tables[kind]
 
-        return _core._with(self._session, table)
+        return self._session._call(table)
 
     def _find(self, name):
         found = self._table().get(name) if isinstance(name, str) else None
@@ -87,7 +90,7 @@ class Tensors:
 # ---- kinds of tensors: their table, a value, a new value ----
 def _listed(count, info, has=lambda session, index: True):
     """The table of what info(session, index, ..) tells of each."""
-    def table(session, plan):
+    def table(session, holder):
         found, name = {}, library.ctypes.c_char_p()
         for index in range(getattr(library, count)(session)):
             desc = library.weft_tensor_desc_t()
@@ -109,9 +112,8 @@ def _has_gradient(session, index):
     return True
 
 
-def _bound(*roles):
-    return lambda session, plan: {binding.name.decode(): (0, binding.desc) for binding in _bindings(plan)
-                                  if binding.role in roles}
+def _bound(kind):
+    return lambda session, holder: {name: (0, bound.desc) for name, bound in getattr(holder, kind).items()}
 
 
 def _size_bytes(desc):
@@ -122,7 +124,7 @@ def _copy(function, *more):
     """What function(session, index or name, memory, bytes, *more) writes, as an array."""
     def get(session, name, index, desc):
         array, address = _core._new(library.ctypes.addressof(desc))
-        _core._with(session, getattr(library, function), name.encode() if more else index, address, _size_bytes(desc),
+        session._call(getattr(library, function), name.encode() if more else index, address, _size_bytes(desc),
                     *more)
         return array
     return get
@@ -130,14 +132,18 @@ def _copy(function, *more):
 
 def _scalar(session, name, index, desc):
     out = library.ctypes.c_double()
-    _core._with(session, library.weft_session_get_scalar, name.encode(), library.ctypes.byref(out))
+    session._call(library.weft_session_get_scalar, name.encode(), library.ctypes.byref(out))
     return out.value
 
 
 def _replace(function, what):
     def put(session, name, index, desc, value):
-        address, kept = _core._tensor(value, what, name, library.ctypes.addressof(desc))
-        _core._with(session, getattr(library, function), index, address, _size_bytes(desc))
+        address, dtype, shape, kept = _core._tensor(value, name)
+        if dtype != desc.dtype:
+            raise _wrong_type(what, name, desc.dtype, dtype)
+        if shape != _shape(desc):
+            raise _wrong_shape(what, name, _shape(desc), shape)
+        session._call(getattr(library, function), index, address, _size_bytes(desc))
     return put
 
 
@@ -151,9 +157,9 @@ _KINDS = {
     "gradients": (_listed(*_PARAMS, _has_gradient), _copy("weft_session_get_gradient"), None),
     "state": (_listed("weft_session_state_count", "weft_session_state_info"), _copy("weft_session_get_state"),
               _replace("weft_session_set_state", "state")),
-    "inputs": (_bound(1, 2), lambda session, name, index, desc: session._view(name), _feed),
-    "outputs": (_bound(4, 5, 6), _copy("weft_session_get_output", None), None),
-    "scalars": (_bound(3), _scalar, _feed),
+    "inputs": (_bound("_inputs"), lambda session, name, index, desc: session._view(name), _feed),
+    "outputs": (_bound("_outputs"), _copy("weft_session_get_output", None), None),
+    "scalars": (_bound("_scalars"), _scalar, _feed),
 }
 
 
@@ -161,7 +167,36 @@ def _tensors(kind, doc):
     return property(lambda self: Tensors(self, kind), doc=doc)
 
 
-@part_of(_core.Session)
+class _Bound:
+    """An input, output or scalar of the plan; memory: of an input that the host reaches."""
+    __slots__ = "name", "key", "role", "desc", "dtype", "shape", "size_bytes", "memory"
+
+    def __init__(self, binding):
+        self.name, self.key, self.role, self.desc = binding.name.decode(), binding.name, binding.role, binding.desc
+        self.dtype, self.shape = self.desc.dtype, _shape(self.desc)
+        self.size_bytes, self.memory = _size_bytes(self.desc), None
+
+
+class _Fed:
+    """What a call was given: [(input, address of all micro-batches, what keeps them)], values of scalars."""
+    __slots__ = "arrays", "scalars", "batches", "like"
+
+    def __init__(self):
+        self.arrays, self.scalars, self.batches, self.like = [], {}, 0, None
+
+
+class _Views:
+    """What arrays over inputs' memory keep: their session, where that is closed or left also."""
+    __slots__ = "handle", "end", "__weakref__"
+
+    def __init__(self, handle):
+        self.handle, self.end = handle, None
+
+    def __del__(self):
+        if self.end is not None:
+            self.end()
+
+
 class Session:
     """A plan (a Plan, or the path of one) bound to a context (default: weft.init()'s), to be fed, stepped and read.
     Collective: all ranks come here with the same plan, agree on it, and rank 0's weights reach everybody.
@@ -173,6 +208,41 @@ class Session:
     Raises WeftMismatchError naming both digests, WeftNotFoundError naming a missing kernel, WeftArgumentError when
     the plan is for another number of ranks, WeftNoMemoryError, WeftStateError before weft.init().
     """
+
+    __slots__ = ("_plan", "_handle", "_inputs", "_outputs", "_scalars", "_loss", "_logits", "_trains", "_accumulate",
+                 "_rank", "_tables", "_views", "__weakref__")
+
+    def __init__(self, plan, context=None, *, trace=False):
+        if isinstance(plan, (str, bytes)) or hasattr(plan, "__fspath__"):
+            plan = Plan.load(plan)
+        elif not isinstance(plan, Plan):
+            raise TypeError(f"plan must be a weft.Plan or a path, not {type(plan)}")
+        context = _core._context_of(context)
+        bindings, info = [_Bound(binding) for binding in _bindings(plan)], plan.info
+        self._plan, self._rank, self._tables, self._views = plan, context.rank, {}, WeakValueDictionary()
+        self._trains = info["kind"] == "training"
+        self._accumulate = max(1, info["accumulate"]) if self._trains else 1
+        self._inputs, self._outputs, self._scalars = (
+            {bound.name: bound for bound in bindings if bound.role in roles}
+            for roles in ((_INPUT, _LABEL), (_LOSS, _LOGITS, _OUTPUT), (_SCALAR,)))
+        self._logits, loss = self._output(_LOGITS), self._output(_LOSS)
+        number = loss and {_F64: library.ctypes.c_double, _F32: library.ctypes.c_float}.get(loss.dtype)
+        self._loss = (loss.key, number(), loss.size_bytes) if number and loss.shape in ((), (1,)) else None
+        out = library.ctypes.c_void_p()
+
+        def create(address):
+            params.context = address
+            library.weft_session_create(library.ctypes.byref(params), library.ctypes.byref(out))
+
+        params = library.weft_session_params_t(plan=_core._with(plan, int), registry=plan._registry, trace=bool(trace))
+        _core._with(context, create)
+        self._handle = library.own(context, out.value, partial(_release, context, self._views), "session",
+                                   "the session was closed")
+        for bound in self._inputs.values():
+            self._call(_find_memory, bound)
+
+    def __init_subclass__(cls, **words):
+        raise TypeError("weft.Session has no subclasses")
 
     params = _tensors("params", "Trained weights by name: a copy when read, replaced when set (the same on all ranks). "
                       "Collective only on a\ndecoupled plan.")
@@ -189,7 +259,75 @@ class Session:
     @property
     def micro_count(self):
         """Micro-batches run since the last step: 0 to accumulate - 1. Then the next call is step()."""
-        return _core._with(self, library.weft_session_micro_count)
+        return self._call(library.weft_session_micro_count)
+
+    @property
+    def plan(self):
+        """The Plan."""
+        return self._plan
+
+    def step(self, /, *arrays, **inputs):
+        """Runs one step, to completion. Collective.
+
+        Inputs, by place in the order of plan.bindings or by name: contiguous arrays of host memory of exactly the
+        input's shape and type, this rank's samples; integers may be of a narrower type. All of them, or none: then
+        what is in the inputs' memory counts (session.inputs). Scalars go by name: step(x, y, lr=0.1).
+        Where the batch is split (plan.info['split_batch']) rank 0's inputs alone count, for all ranks.
+
+        Returns the loss of this rank's samples as a float (None where the plan has none). A plan that accumulates K
+        micro-batches takes all of them in one call, arrays of K times the batch, and returns their mean loss; or the
+        last one, after K - 1 calls of micro_step(), and returns its loss.
+        A plan for inference returns its output, a new array like the first input (numpy, torch), or a dict of them
+        where there are several.
+
+        Raises TypeError and ValueError naming the input, what it takes and what came; the errors of collectives.
+        """
+        fed = self._fed("step", arrays, inputs, most=self._accumulate)
+        if self._trains:
+            return self._call(self._train, fed)
+        made = {bound: self._made(bound, fed.like) for bound in self._outputs.values()}
+
+        def infer(session):
+            self._copy(session, fed)
+            library.weft_session_step(session)
+            for bound, (_, address, _) in made.items():
+                library.weft_session_get_output(session, bound.key, address, bound.size_bytes, None)
+
+        self._call(infer)
+        found = {bound.name: array for bound, (array, *_) in made.items()}
+        return found.popitem()[1] if len(found) == 1 else found
+
+    def micro_step(self, /, *arrays, **inputs):
+        """Runs forward and backward of one micro-batch that is not the last of its step, and adds up its gradients.
+        Returns its loss. Collective. Raises WeftStateError when the next one is the last, or the plan has one only."""
+        return self._call(self._run, library.weft_session_micro_step, self._fed("micro_step", arrays, inputs))
+
+    def eval(self, /, *arrays, **inputs):
+        """Runs the forward pass of a training plan: no communication, so not collective (unless the plan is decoupled).
+        Labels may be left out, the loss then is of old ones. Returns the logits, a new array like the first input, or
+        the loss where there are none; session.outputs has all outputs. Raises WeftStateError where the forward pass
+        communicates, and for inference."""
+        fed, logits = self._fed("eval", arrays, inputs, _LABEL), self._logits
+        if logits is None:
+            return self._call(self._run, library.weft_session_eval, fed)
+        array, address, _ = self._made(logits, fed.like)
+
+        def evaluate(session):
+            self._copy(session, fed)
+            library.weft_session_eval(session)
+            library.weft_session_get_output(session, logits.key, address, logits.size_bytes, None)
+
+        self._call(evaluate)
+        return array
+
+    def feed(self, /, *arrays, **inputs):
+        """Copies any inputs into their memory, and sets scalars, for the next step() without arguments. Not
+        collective."""
+        self._call(self._copy, self._fed("feed", arrays, inputs, None))
+
+    def close(self):
+        """Gives the session's memory back; other calls raise WeftStateError. Not collective."""
+        self._handle = None  # a call that runs, and arrays over inputs, have it to their end
 
     def save(self, path, /):
         """Writes the model for evaluation with the trained weights, as ONNX: all or nothing. Rank 0 writes; the call
@@ -207,7 +345,7 @@ class Session:
             if self._rank == 0:
                 _core._with(self.plan, library.weft_model_save, tensors, len(params), path)
 
-        _core._with(self, write)
+        self._call(write)
 
     def save_checkpoint(self, path, *, seed=0, epoch=0, sample=0, sample_count=0, lr=0.0):
         """Writes weights, optimizer state, scalars and the number of steps, as safetensors, on rank 0: path holds the
@@ -221,7 +359,7 @@ class Session:
         numbers = dict(seed=seed, epoch=epoch, sample=sample, sample_count=sample_count)
         info = library.weft_checkpoint_info_t(lr=library.number(lr, "lr"), **{
             name: library.integer(0 if value is None else value, name, library.FOREVER) for name, value in numbers.items()})
-        _core._with(self, library.weft_session_save_checkpoint, library.path(path, "path"), library.ctypes.byref(info))
+        self._call(library.weft_session_save_checkpoint, library.path(path, "path"), library.ctypes.byref(info))
 
     def load_checkpoint(self, path, /):
         """Takes weights, optimizer state, scalars and the number of steps from path, which every rank reads.
@@ -229,24 +367,24 @@ class Session:
         global_batch, world, optimizer, tensors.
         Raises WeftFormatError (what is wrong, or which tensor does not fit), WeftNotFoundError, WeftMismatchError."""
         path = library.path(path, "path")
-        info = library.filled(self, lambda session, out: library.weft_session_load_checkpoint(session, path, out),
+        info = library.filled(self._open(), lambda session, out: library.weft_session_load_checkpoint(session, path, out),
                               library.weft_checkpoint_info_t)
         return library.facts(info, "seed epoch sample sample_count lr step global_batch world=world_size optimizer"
                                    " tensors=tensor_count")
 
     def write_trace(self, path, /):
         """Writes the timeline of all ranks as Chrome trace JSON, on rank 0. Collective; needs Session(trace=True)."""
-        _core._with(self, library.weft_session_write_trace, library.path(path, "path"))
+        self._call(library.weft_session_write_trace, library.path(path, "path"))
 
     def write_profile(self, path, /):
         """Writes measured times for compile(profile=), on rank 0. Collective; needs Session(trace=True)."""
-        _core._with(self, library.weft_session_write_profile, library.path(path, "path"))
+        self._call(library.weft_session_write_profile, library.path(path, "path"))
 
     def stats(self):
         """What steps came to so far, a dict: steps, step_ms_p50, step_ms_mean, compute_ms_p50, comm_ms_p50,
         exposed_comm_ms_p50, overlap_fraction (NaN when communication is inline), inline_progress, arena_bytes,
         scratch_bytes, fusion_copied_bytes, kernels. Of this rank."""
-        stats = library.filled(self, library.weft_session_get_stats, library.weft_session_stats_t)
+        stats = library.filled(self._open(), library.weft_session_get_stats, library.weft_session_stats_t)
         return library.facts(stats, "steps step_ms_p50 step_ms_mean compute_ms_p50 comm_ms_p50 exposed_comm_ms_p50"
                                     " overlap_fraction inline_progress? arena_bytes scratch_bytes fusion_copied_bytes"
                                     " timeline_first_step timeline_last_step kernels")
@@ -254,18 +392,128 @@ class Session:
     def flush(self):
         """Brings weights that other ranks have updated to this one, on a decoupled plan. Collective. Calls that read
         weights do it by themselves."""
-        _core._with(self, library.weft_session_flush)
+        self._call(library.weft_session_flush)
 
     def param_digest(self):
         """SHA-256 over all weights in the order of their names, hex: equal where weights are. Collective only on a
         decoupled plan."""
         text = library.ctypes.create_string_buffer(65)
-        _core._with(self, library.weft_session_param_digest, text)
+        self._call(library.weft_session_param_digest, text)
         return text.value.decode()
 
     def set_steps_done(self, steps, /):
         """Says that steps were done before, for the scalar 'step'. The same on all ranks."""
-        _core._with(self, library.weft_session_set_steps_done, library.integer(steps, "steps", library.FOREVER))
+        self._call(library.weft_session_set_steps_done, library.integer(steps, "steps", library.FOREVER))
+
+    # ---- calls ----
+    def _open(self):
+        handle = self._handle
+        if handle is None:
+            raise WeftStateError("the session was closed")
+        return handle
+
+    def _call(self, function, *args):
+        """function(address, *args) while no other thread is in a call."""
+        return _core._with(self._open(), function, *args)
+
+    def _fed(self, function, arrays, named, optional=0, most=1):
+        """Arguments, by place or by name, checked. optional: the role of inputs that may be left out (None: of any);
+        most: micro-batches that an array may have, one after the other."""
+        inputs, fed = self._inputs, _Fed()
+        if len(arrays) > len(inputs):
+            raise TypeError(f"{function}() takes {len(inputs)} input{'s' * (len(inputs) != 1)} but {len(arrays)} were given")
+        given = dict(zip(inputs, arrays))
+        for name, value in named.items():
+            if name in given:
+                raise TypeError(f"{function}() got input '{name}' twice")
+            if name in inputs:
+                given[name] = value
+            elif name in self._scalars:
+                fed.scalars[name] = _number(name, value)
+            else:
+                raise TypeError(f"{function}(): unknown name {name!r}: the plan has inputs ({', '.join(inputs)}) and "
+                                f"scalars ({', '.join(self._scalars)})")
+        for name, value in given.items():
+            bound = inputs[name]
+            address, dtype, shape, kept = _core._tensor(value, name)
+            batches = 1
+            if dtype != bound.dtype and not _fits(dtype, bound.dtype):
+                raise _wrong_type("input", name, bound.dtype, dtype)
+            if shape != bound.shape:
+                if most == 1 or not bound.shape or shape != (bound.shape[0] * most, *bound.shape[1:]):
+                    raise _wrong_shape("input", name, bound.shape, shape, most)
+                batches = most
+            if dtype != bound.dtype:
+                address, kept = _widened(bound, batches, address, dtype)
+            if fed.batches not in (0, batches):
+                raise ValueError(f"input '{name}' has {batches} micro-batch{'es' * (batches != 1)}, the inputs before it "
+                                 f"have {fed.batches}")
+            fed.batches = batches
+            fed.arrays.append((bound, address, kept))
+        if given and optional is not None and len(given) < len(inputs):  # a forgotten one would be what it was before
+            for name, bound in inputs.items():
+                if name not in given and bound.role != optional:
+                    raise TypeError(f"{function}() is missing input '{name}'")
+        fed.like = next(iter(given.values()), None)
+        return fed
+
+    def _copy(self, session, fed, index=0):
+        """Micro-batch index of what was fed into the inputs' memory."""
+        for bound, address, _ in fed.arrays:
+            address += index * bound.size_bytes
+            if bound.memory is None:
+                library.weft_session_set_input(session, bound.key, address, bound.size_bytes)
+            elif address != bound.memory:  # else it was written where it belongs
+                library.ctypes.memmove(bound.memory, address, bound.size_bytes)
+        if index == 0:
+            for name, value in fed.scalars.items():
+                library.weft_session_set_scalar(session, name.encode(), value)
+
+    def _run(self, session, function, fed, index=0):
+        """One pass; its loss, or None."""
+        self._copy(session, fed, index)
+        function(session)
+        if self._loss is None:
+            return None
+        key, value, size_bytes = self._loss
+        library.weft_session_get_output(session, key, library.ctypes.byref(value), size_bytes, None)
+        return value.value
+
+    def _train(self, session, fed):
+        """All micro-batches of a step, or its last one; the mean of their losses."""
+        last = fed.batches - 1
+        if last <= 0:
+            return self._run(session, library.weft_session_step, fed)
+        if library.weft_session_micro_count(session) > 0:
+            raise WeftStateError("all micro-batches of a step are given, of which some have run")
+        losses = [self._run(session, library.weft_session_micro_step, fed, index) for index in range(last)]
+        losses.append(self._run(session, library.weft_session_step, fed, last))
+        return None if self._loss is None else sum(losses) / len(losses)
+
+    def _made(self, bound, like):
+        """A new array for an output, like like's kind: (array, address, what keeps it)."""
+        torch = sys.modules.get("torch")
+        if not isinstance(like, getattr(torch, "Tensor", ())):
+            return *_core._new(library.ctypes.addressof(bound.desc)), None
+        name = _core._dtype_name(bound.dtype)
+        dtype = getattr(torch, name, None)
+        if dtype is None:
+            raise TypeError(f"torch has no dtype for an output of type {name}")
+        tensor = like.new_empty(bound.shape, dtype=dtype)
+        address, *_, kept = _core._memory(tensor, "output", True)
+        return tensor, address, kept
+
+    def _view(self, name):
+        """An array over an input's own memory."""
+        bound, handle = self._inputs[name], self._open()
+        views = _core._with(handle, lambda session: self._views.get(0) or self._views.setdefault(0, _Views(handle)))
+        if bound.memory is None:
+            raise WeftUnsupportedError(f"input '{name}' is in memory that the host cannot reach")
+        bound.desc.data = bound.memory
+        return _core._view(library.ctypes.addressof(bound.desc), views)
+
+    def _output(self, role):
+        return next((bound for bound in self._outputs.values() if bound.role == role), None)
 
     def __enter__(self):
         return self
@@ -274,4 +522,73 @@ class Session:
         self.close()
 
     def __repr__(self):
-        return f"<weft.Session of {self.plan!r}{', closed' if self._closed else ''}>"
+        return f"<weft.Session of {self.plan!r}{', closed' if self._handle is None else ''}>"
+
+
+_INPUT, _LABEL, _SCALAR, _LOSS, _LOGITS, _OUTPUT = range(1, 7)  # weft_binding_role_t
+_F64, _F32, _I64, _U64, _BOOL = 1, 2, 5, 9, 13  # weft_dtype_t: integers by sign, then from 64 bits to 8
+
+
+def _find_memory(session, bound):
+    memory, size = library.ctypes.c_void_p(), library.ctypes.c_size_t()
+    try:
+        library.weft_session_input_memory(session, bound.key, library.ctypes.byref(memory), library.ctypes.byref(size))
+    except WeftError:
+        return  # of a device
+    if size.value == bound.size_bytes:
+        bound.memory = memory.value
+
+
+def _release(context, views, session):
+    """Ends a session. If its context is closed, memory with arrays stays: or else the session, until they are gone."""
+    views = views.get(0)
+    try:
+        stays = views is None or not _core._with(context, library.weft_context_device) and \
+            not _core._with(context, library.weft_mem_keep)
+    except WeftError:
+        stays = False
+    if stays:
+        library.weft_session_destroy(session)
+    else:
+        views.end = partial(library.weft_session_destroy, session)
+
+
+def _shape(desc):
+    return tuple(desc.dims[:desc.rank])
+
+
+def _number(name, value):
+    try:
+        return library.ctypes.c_double(value).value  # which accepts no text
+    except TypeError:
+        raise TypeError(f"scalar '{name}' must be a number, not {type(value)}") from None
+
+
+def _wrong_type(what, name, expected, got):
+    return TypeError(f"{what} '{name}': dtype mismatch: expected {_core._dtype_name(expected)}, got "
+                     f"{_core._dtype_name(got)}; convert it first")
+
+
+def _wrong_shape(what, name, expected, got, most=1):
+    more = f" (or {most} times the first, all micro-batches)" if most > 1 else ""
+    return ValueError(f"{what} '{name}': shape mismatch: expected {expected}{more}, got {got}")
+
+
+def _fits(narrow, wide):
+    """Whether every value of one type of integers is one of the other."""
+    return (_I64 <= narrow < _BOOL and _I64 <= wide < _BOOL and (narrow - _I64) % 4 > (wide - _I64) % 4
+            and (wide < _U64 or narrow >= _U64))
+
+
+def _widened(bound, batches, address, dtype):
+    """(address, what keeps it) of integers as the wider ones that an input takes."""
+    c, integers, wide = library.ctypes, library._INTEGERS, bound.dtype
+    count = batches * library.weft_tensor_elem_count(c.byref(bound.desc))
+    source = library.weft_tensor_desc_t(dtype=dtype, rank=1, dims=(count,), data=address)
+    target = library.weft_tensor_desc_t(dtype=wide, rank=1, dims=(count,))
+    array, to = _core._new(c.addressof(target))
+    if "numpy" in sys.modules and not isinstance(array, memoryview):
+        array[:] = _core._view(c.addressof(source), None)
+    else:
+        (integers[wide] * count).from_address(to)[:] = (integers[dtype] * count).from_address(address)[:]
+    return to, array

@@ -6,7 +6,7 @@ usage: docs/generate.py [--check] [--weft build/weft] [PART ..]
 
     commands      docs/commands.md and docs/man/*.1        from `weft help --json`
     settings      docs/settings.md                         from `weft help --json`
-    options       docs/options.md, weft.compile in python/weft/__init__.pyi    from `weft help --json`
+    options       docs/options.md, weft.compile in python/weft/plans.py        from `weft help --json`
     operators     docs/operators.md                        from `weft ops --json`
     pictures      docs/pictures/*.svg                      from docs/pictures/*.txt (docs/pictures/draw.py)
     passes        the table of fusion/README.md            from `weft compile --list-passes --json`
@@ -198,7 +198,7 @@ def options_page(data):
     return "\n".join(out) + "\n"
 
 
-def stub_section(data):
+def compile_section(data):
     """The signature of weft.compile."""
     given, seen = [], set()
     for option in data["compile_options"]:
@@ -218,7 +218,7 @@ def stub_section(data):
             lines.append(line)
             line = "   "
         line += f" {text},"
-    return "def compile(\n" + "\n".join(lines + [line]) + "\n) -> Plan: ...\n"
+    return "def compile(\n" + "\n".join(lines + [line]) + "\n) -> weft.Plan:\n    return _compile(locals())\n"
 
 
 # ---- operators ----
@@ -326,7 +326,7 @@ def collectives_section():
 
 
 def replace_section(path, name, text):
-    open_comment, close_comment = ("# ", "") if path.suffix == ".pyi" else ("<!-- ", " -->")
+    open_comment, close_comment = ("# ", "") if path.suffix == ".py" else ("<!-- ", " -->")
     begin, end = (f"{open_comment}{word}: {name}{close_comment}\n" for word in ("generated", "end"))
     page = path.read_text()
     if begin not in page or end not in page:
@@ -364,9 +364,9 @@ def main() -> int:
     if "settings" in parts:
         files[docs / "settings.md"] = settings_page(data)
     if "options" in parts:
-        stub = ROOT / "python" / "weft" / "__init__.pyi"
+        plans = ROOT / "python" / "weft" / "plans.py"
         files[docs / "options.md"] = options_page(data)
-        files[stub] = replace_section(stub, "compile", stub_section(data))
+        files[plans] = replace_section(plans, "compile", compile_section(data))
     if "operators" in parts:
         files[docs / "operators.md"] = operators_page(ask(arguments.weft, "ops", "--json"))
     if "passes" in parts:

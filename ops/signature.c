@@ -34,6 +34,9 @@ void wefti_what_arguments(uint64_t what, uint64_t count, uint64_t hidden, char *
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", root %u",
                                  (unsigned int)(what >> WEFTI_WHAT_ROOT_SHIFT & 0xffff));
     }
+    if (!op->variable && count >> WEFTI_COUNT_SHAPE_SHIFT == WEFTI_COUNT_SHAPES) {
+        used += (size_t)snprintf(notes + used, sizeof notes - used, ", shapes ahead of the data");
+    }
     if (wefti_collective_has_shared_counts(value)) {
         used += (size_t)snprintf(notes + used, sizeof notes - used, ", counts %016llx",
                                  (unsigned long long)count);

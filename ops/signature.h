@@ -23,6 +23,8 @@
 /* Of counts of elements: no more fit memory; above it is a digest of the tensor's shape, 0: none. */
 #define WEFTI_COUNT_SHAPE_SHIFT 48
 #define WEFTI_COUNT_MASK ((1ull << WEFTI_COUNT_SHAPE_SHIFT) - 1)
+/* In the digest's place where the elements are themselves shapes; digests are odd. */
+#define WEFTI_COUNT_SHAPES 2u
 
 /* Of all-gathers that the library makes for a function: its wefti_control_kind_t, by which they are
  * named; else 0. */

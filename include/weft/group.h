@@ -214,6 +214,8 @@ WEFT_API weft_context_t *weft_group_context(const weft_group_t *group);
  * Equivalent to: ncclCommGetAsyncError
  */
 WEFT_API weft_status_t weft_group_status(weft_group_t *group);
+/** Rank of weft_group_set_shape for a call that exchanges shapes. */
+#define WEFT_SHAPE_EXCHANGE UINT32_MAX
 /**
  * Names the shape of the tensors of the next collective that the caller issues on a group, for
  * bindings of languages that have shapes. Local. Ranks compare it as they compare counts: (32, 32)
@@ -223,7 +225,8 @@ WEFT_API weft_status_t weft_group_status(weft_group_t *group);
  * MPI and other backends of torch, a message may be received in another shape.
  * @param[in] group the group
  * @param[in] dims  [rank] dimensions; may be NULL if rank is less than 2
- * @param[in] rank  number of dimensions
+ * @param[in] rank  number of dimensions; WEFT_SHAPE_EXCHANGE: the elements are themselves shapes,
+ *                  which ranks exchange before a call; messages about ranks that differ say so
  * @return WEFT_ERR_INVALID_ARGUMENT if dims is needed and NULL
  */
 WEFT_API weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims,

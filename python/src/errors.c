@@ -31,38 +31,58 @@ static PyObject *type_of(const wp_state_t *state, weft_status_t status)
     return type != NULL ? type : state->errors[0];
 }
 
-static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char *text)
+/* field: the parameter that it is about, or NULL. */
+static PyObject *make(const wp_state_t *state, weft_status_t status, const char *text,
+                      const char *field)
+{
+    PyObject *name = field != NULL ? PyUnicode_FromString(field) : NULL, *error = NULL;
+    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    if (message != NULL) {
+        error = PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL);
+    }
+    if (error != NULL && name != NULL && PyObject_SetAttrString(error, "field", name) < 0) {
+        Py_CLEAR(error);
+    }
+    Py_XDECREF(message);
+    Py_XDECREF(name);
+    return error;
+}
+
+static PyObject *raise_with(wp_state_t *state, weft_status_t status, const char *text,
+                            const char *field)
 {
     /* Ctrl-C while the call waited is what the user wants to see, not how the call ended by it. */
     if (wp_interrupt_raise(state)) {
         return NULL;
     }
     if (PyErr_Occurred() == NULL && PyErr_CheckSignals() == 0) {
-        PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-        if (message != NULL) {
-            PyErr_SetObject(type_of(state, status), message);
-            Py_DECREF(message);
+        PyObject *error = make(state, status, text, field);
+        if (error != NULL) {
+            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+            Py_DECREF(error);
         }
     }
     return NULL;
 }
 
-/* What the library said on this thread. */
-static void last_text(weft_status_t status, char *text, size_t bytes)
+/* What the library said on this thread, before signal handlers say something else. */
+typedef struct said {
+    char text[TEXT_BYTES], field[64];
+} said_t;
+
+static const char *listen(weft_status_t status, said_t *out)
 {
-    const char *said = weft_last_error()[0] != '\0' ? weft_last_error() : weft_status_text(status);
-    snprintf(text, bytes, "%s%s", said, status == WEFT_ERR_MISMATCH ? wp_exchange_hint(said) : "");
+    const char *text = weft_last_error(), *field = weft_last_error_field();
+    snprintf(out->text, sizeof out->text, "%s", text[0] != '\0' ? text : weft_status_text(status));
+    snprintf(out->field, sizeof out->field, "%s", field != NULL ? field : "");
+    return field != NULL ? out->field : NULL;
 }
 
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
 {
-    char text[TEXT_BYTES];
-    last_text(status, text, sizeof text);
-    PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
-    PyObject *error = message != NULL
-                          ? PyObject_CallFunctionObjArgs(type_of(state, status), message, NULL)
-                          : NULL;
-    Py_XDECREF(message);
+    said_t said;
+    const char *field = listen(status, &said);
+    PyObject *error = make(state, status, said.text, field);
     if (error == NULL) {
         PyErr_Clear();
     }
@@ -71,9 +91,9 @@ PyObject *wp_error_new(wp_state_t *state, weft_status_t status)
 
 PyObject *wp_raise(wp_state_t *state, weft_status_t status)
 {
-    char text[TEXT_BYTES];
-    last_text(status, text, sizeof text);
-    return raise_with(state, status, text);
+    said_t said;
+    const char *field = listen(status, &said);
+    return raise_with(state, status, said.text, field);
 }
 
 PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *format, ...)
@@ -83,5 +103,5 @@ PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *for
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    return raise_with(state, status, text);
+    return raise_with(state, status, text, NULL);
 }

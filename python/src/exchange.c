@@ -3,7 +3,6 @@
  * errors. */
 #include "python/src/collectives.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,23 +54,10 @@ static int exchange(wp_state_t *state, weft_collective_t op, wp_group_t *group, 
     call.send.data = (void *)(uintptr_t)send;
     call.recv.data = recv;
     call.send.dtype = WEFT_DTYPE_U64;
+    call.send.rank = WEFT_SHAPE_EXCHANGE;
     call.count = words;
     call.root = root;
     return wp_call_run_entered(state, &call);
-}
-
-const char *wp_exchange_hint(const char *text)
-{
-    char shape[32];
-    snprintf(shape, sizeof shape, "with %zu x u64", sizeof(wp_shape_t) / 8);
-    if (strstr(text, "with 2 x u64") != NULL && strstr(text, "all_gather") != NULL) {
-        return " (2 x u64: the shapes that all_gather exchanges first, but for out= and "
-               "async_op=True)";
-    }
-    if (strstr(text, shape) != NULL && strstr(text, "broadcast") != NULL) {
-        return " (broadcast of u64: the shape that scatter sends first, but for out=)";
-    }
-    return "";
 }
 
 static PyObject *differs(wp_state_t *state, wp_group_t *group, const char *function,

@@ -100,7 +100,7 @@ int wp_torch_now_init(PyObject *module, wp_state_t *state);
 /* ---- errors.c ---- */
 /*
  * Sets the exception of a failed call: its type by status, its text weft_last_error() of this
- * thread, attribute status = "ERR_MISMATCH". Call with the
+ * thread, attributes status = "ERR_MISMATCH" and field = weft_last_error_field(). Call with the
  * GIL. Returns NULL.
  */
 PyObject *wp_raise(wp_state_t *state, weft_status_t status);
@@ -111,9 +111,6 @@ PyObject *wp_raise_text(wp_state_t *state, weft_status_t status, const char *for
 /* The exception of a failed call by itself, of this thread's message; NULL: no memory, and no
  * exception is set. */
 PyObject *wp_error_new(wp_state_t *state, weft_status_t status);
-/* exchange.c: what to add to a text about ranks that differ where one of them was exchanging
- * shapes; "" else. */
-const char *wp_exchange_hint(const char *text);
 
 /* ---- interrupt.c: Ctrl-C while a call waits ---- */
 /* The weft_interrupt_fn of every context; user is the state. */

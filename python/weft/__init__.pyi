@@ -8,6 +8,9 @@ from typing import Any, Generic, Literal, Self, TypeVar, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.buckets import Capture as Capture, Fuser as Fuser, capture as capture
+from weft.plans import compile as compile
+
 # A tensor: whatever has memory (numpy, torch, array.array, memoryview, DLPack); results are like it.
 _T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)
@@ -20,6 +23,8 @@ __version__: str
 class WeftError(RuntimeError):
     # The name of the C library's status, such as "ERR_MISMATCH"; None if somebody else raises it.
     status: str | None
+    # The parameter of the C library that it is about, such as "world_size".
+    field: str | None
 
 class WeftMismatchError(WeftError): ...
 class WeftPeerDiedError(WeftError): ...
@@ -363,68 +368,6 @@ class DeviceArray:
 
 def register(array: Any, context: _Where = None) -> None: ...
 def unregister(array: Any, context: _Where = None) -> None: ...
-
-@final
-class Fuser:
-    def __new__(
-        cls, group: _Where = None, bytes: int | None = None, window: float | None = None,
-        stream: Stream | None = None,
-    ) -> Self: ...
-    def add(self, tensor: _T, op: _Op = "sum", name: str | None = None) -> _T: ...
-    def flush(self) -> None: ...
-    def query(self) -> bool: ...
-    def wait(self) -> None: ...
-    def reset(self) -> None: ...
-    def stats(self) -> dict[str, Any]: ...
-    def destroy(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
-
-@final
-class Capture:
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
-    def launch(self, stream: Stream | None = None) -> None: ...
-    def ready(self, call: int, stream: Stream | None = None) -> None: ...
-    def wait(self, call: int | None = None, stream: Stream | None = None) -> None: ...
-    @property
-    def info(self) -> dict[str, Any]: ...
-    @overload
-    def explain(self, json: Literal[False] = False) -> str: ...
-    @overload
-    def explain(self, json: Literal[True]) -> dict[str, Any]: ...
-    @overload
-    def explain(self, json: bool = False) -> str | dict[str, Any]: ...
-    def destroy(self) -> None: ...
-
-def capture(
-    group: _Where = None, bucket: str | None = None, costs: _Path | None = None, stream: Stream | None = None,
-    times: bool = True,
-) -> Capture: ...
-
-# model: a path, an onnx.ModelProto, or for inference a path per rank.
-# generated: compile
-def compile(
-    model: Any, *, verify_each: bool = False, emit_onnx: _Path | None = None, world: int | None = None,
-    device: str | None = None, batch: int | None = None, shape: dict[str, Sequence[int]] | None = None,
-    loss: str | None = None, optimizer: Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"] | None = None,
-    lr: float | None = None, lr_schedule: Literal["constant", "linear", "cosine", "step"] | None = None,
-    lr_steps: int | None = None, warmup_steps: int | None = None, min_lr: float | None = None,
-    lr_gamma: float | None = None, momentum: float | None = None, beta1: float | None = None,
-    beta2: float | None = None, epsilon: float | None = None, weight_decay: float | None = None,
-    no_decay: str | Sequence[str] | None = None, bucket: str | None = None, costs: _Path | None = None,
-    profile: _Path | None = None, topology: _Path | None = None, shard_optimizer: bool = False, decouple: bool = False,
-    shard_parameters: bool = False, sync_batchnorm: bool = False, accumulate: int | None = None,
-    global_micro_batches: int | None = None, wire: Literal["f32", "bf16"] | None = None, clip: float | None = None,
-    label_smoothing: float | None = None, grads: _Path | None = None, training_form: bool = False,
-    train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
-    algo: str | Sequence[str] | None = None, order: str | None = None, in_flight: int | None = None,
-    arena_limit: int | str | None = None, recompute: str | Sequence[str] | None = None,
-    precision: Literal["f32", "bf16", "f16"] | None = None, infer: bool = False, split_batch: bool = False,
-    tensor_parallel: int | None = None, pipeline: int | None = None, pipeline_micro_batches: int | None = None,
-    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
-) -> Plan: ...
-# end: compile
 
 @final
 class Plan:

@@ -77,7 +77,6 @@ weft_status_t weft_group_set_algorithm(weft_group_t *, weft_collective_t, const 
 weft_status_t weft_group_status(weft_group_t *)
 const char * weft_group_last_algorithm(const weft_group_t *)
 const char * weft_group_last_path(const weft_group_t *)
-const char * weft_last_error_field(void)
 weft_status_t weft_compile_option_set(weft_compile_params_t *, const char *, const char *)
 weft_status_t weft_compile(const weft_compile_params_t *, weft_plan_t **)
 weft_status_t weft_plan_load(const char *, const weft_registry_t *, weft_plan_t **)

@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.Fuser and weft.capture: gradient buckets without a graph (include/weft/fuser.h, capture.h)."""
+from __future__ import annotations
+
 from weft import _core
 from weft._lazy import library
 from weft.errors import WeftError, WeftStateError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from weft import Stream, _Op, _Path, _T, _Where
 
 
 class Fuser:
@@ -26,7 +34,8 @@ class Fuser:
 
     __slots__ = ("_handle", "_group", "_kept", "_added", "_stream", "__weakref__")
 
-    def __init__(self, group=None, bytes=None, window=None, stream=None):
+    def __init__(self, group: _Where = None, bytes: int | None = None, window: float | None = None,
+                 stream: Stream | None = None) -> None:
         group = self._group = _core._group_of(group)
         params = library.weft_fuser_params_t(
             bytes=0 if bytes is None else library.integer(bytes, "bytes", library.FOREVER, 1),
@@ -53,7 +62,7 @@ class Fuser:
             return _core._with(self._handle, function)
         return library.on_stream(self._handle, self._stream, lambda address, stream: function(address))
 
-    def add(self, tensor, op="sum", name=None):
+    def add(self, tensor: _T, op: _Op = "sum", name: str | None = None) -> _T:
         """Adds a gradient of this rank; returns it. It must stay untouched until wait() returns.
 
         name: equal on all ranks, which may add in any order; None: the number of the tensor in this step, for ranks
@@ -73,15 +82,15 @@ class Fuser:
         self._call(enter)
         return tensor
 
-    def flush(self):
+    def flush(self) -> None:
         """In the first step on rank 0: ends the open buckets. Otherwise only makes progress."""
         self._call(library.weft_fuser_flush)
 
-    def query(self):
+    def query(self) -> bool:
         """Whether all tensors added so far are reduced; makes progress."""
         return self._call(library.weft_fuser_query) == library.OK
 
-    def wait(self):
+    def wait(self) -> None:
         """Ends the step: waits until all tensors are reduced. Collective; once per step.
 
         Raises WeftMismatchError on all ranks, naming a rank and a tensor that it did not add.
@@ -94,24 +103,24 @@ class Fuser:
 
         self._call(end)
 
-    def reset(self):
+    def reset(self) -> None:
         """Drops the buckets between two steps, on all ranks: the next step chooses new ones for what it adds."""
         self._call(library.weft_fuser_reset)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Counters, a new dict: step_count, tensor_count, bucket_count and largest_bucket_bytes (of a step),
         call_count, reduced_bytes, copied_bytes (so far)."""
         return library.facts(library.filled(self._handle, library.weft_fuser_get_stats, library.weft_fuser_stats_t))
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Ends the fuser. Collective, and at once on all ranks; twice is fine."""
         self._handle.end(library.weft_fuser_destroy)
         self._kept.clear()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         if exc[0] is None:
             self.destroy()
 
@@ -121,13 +130,14 @@ class Capture:
 
     __slots__ = ("_group", "_params", "_stream", "_handle", "_kept", "__weakref__")
 
-    def __init__(self, group=None, bucket=None, costs=None, stream=None, times=True):
+    def __init__(self, group: _Where = None, bucket: str | None = None, costs: _Path | None = None,
+                 stream: Stream | None = None, times: bool = True) -> None:
         self._params = library.weft_capture_params_t(
             bucket=None if bucket is None else library.text(bucket, "bucket"),
             costs_path=library.path(costs, "costs", True), no_times=not times)
         self._group, self._stream, self._handle, self._kept = _core._group_of(group), stream, None, None
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if self._handle is not None or self._kept is not None:
             raise WeftStateError("the capture has begun before: weft.capture() makes another one")
 
@@ -140,7 +150,7 @@ class Capture:
         _core._keep(self._group, self._kept)
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         kind, value = exc[:2]
         kept = self._kept
         _core._keep(self._group, None)
@@ -177,11 +187,11 @@ class Capture:
             raise WeftStateError("the capture has not ended: use it after its block")
         return self._handle
 
-    def launch(self, stream=None):
+    def launch(self, stream: Stream | None = None) -> None:
         """Replays all calls, on this thread, or as one call ordered in stream. Collective."""
         library.on_stream(self._ended(), stream, library.weft_capture_launch)
 
-    def ready(self, call, stream=None):
+    def ready(self, call: int, stream: Stream | None = None) -> None:
         """Marks the data of call (its number, from 0) as ready: now, or once earlier work of stream is done.
 
         A bucket starts when all its members are ready. Nothing else may use the call's arrays until wait(call). Raises
@@ -189,7 +199,7 @@ class Capture:
         """
         library.on_stream(self._ended(), stream, library.weft_capture_ready, library.integer(call, "call", 2**32 - 1))
 
-    def wait(self, call=None, stream=None):
+    def wait(self, call: int | None = None, stream: Stream | None = None) -> None:
         """Waits for call, here or by later work of stream; None: for all calls, which ends the replay.
 
         Raises WeftStateError if the call cannot run yet, naming one that is not ready.
@@ -203,24 +213,25 @@ class Capture:
             _core._with(self._ended(), library.weft_capture_wait_all)
 
     @property
-    def info(self):
+    def info(self) -> dict[str, Any]:
         """Facts, a new dict: call_count, bucket_count, run_count, largest_bucket_bytes, buffer_bytes, copied_bytes,
         replays, digest."""
         return library.facts(library.filled(self._ended(), library.weft_capture_get_info, library.weft_capture_info_t))
 
-    def explain(self, json=False):
+    def explain(self, json: bool = False) -> Any:
         """Buckets with members, bytes, ready times and the reason for each end: a text for people, or with json a
         dict."""
         return library.explain(self._ended(), library.weft_capture_explain, json)
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Ends the capture after its replays. Collective; twice is fine."""
         if self._handle is not None:
             self._handle.end(library.weft_capture_destroy)
             self._kept.clear()
 
 
-def capture(group=None, bucket=None, costs=None, stream=None, times=True):
+def capture(group: _Where = None, bucket: str | None = None, costs: _Path | None = None, stream: Stream | None = None,
+            times: bool = True) -> Capture:
     """Captures the collectives of a group in a `with` block instead of executing them; later steps replay them in
     buckets that the planner chose.
 

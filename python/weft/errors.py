@@ -3,10 +3,11 @@
 
 
 class WeftError(RuntimeError):
-    """Base of Weft's errors. Attribute status names the C library's code, such as 'ERR_MISMATCH'."""
+    """Base of Weft's errors. Attributes: status, the C library's code, such as 'ERR_MISMATCH'; field, the parameter of
+    the C library that the error is about, such as 'world_size', or None."""
 
     __module__ = "weft"
-    status = None
+    status = field = None
 
 
 _BY_STATUS = {"": WeftError}

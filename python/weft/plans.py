@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.compile and weft.Plan (include/weft/compile.h, plan.h)."""
+from __future__ import annotations
 
 from weft import _core
 from weft._lazy import library, part_of
 from weft.errors import WeftError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Literal
+
+    import weft
+    from weft import _Path
 
 # weft_option_type_t: how a value gets into weft_compile_params_t. Types that are not here go as an integer.
 _FLAG, _BYTES, _REAL, _TEXT, _PATH, _SHAPES, _OPS, _PLUGINS = 0, 3, 4, 5, 6, 7, 9, 10
@@ -18,8 +27,8 @@ _OUTRO = """
 model may also be an onnx.ModelProto, and with infer a list of paths, one per rank. shape is a dict:
 {'input': (64, 1, 28, 28), ..}. The default of world is the world of weft.init(), that of batch what the
 file contains, or 1 with a warning. Warnings of the compiler are UserWarnings. Raises WeftNotFoundError,
-WeftFormatError, WeftUnsupportedError (operator and node are named), WeftArgumentError (the field and the
-argument are named)."""
+WeftFormatError, WeftUnsupportedError (operator and node are named), WeftArgumentError (its field is that
+of weft_compile_params_t, a note names the argument)."""
 
 
 def _described(name, help):
@@ -41,18 +50,41 @@ def _rows():
         number += 1
 
 
+# model: a path, an onnx.ModelProto, or for inference a path per rank.
+# generated: compile
+def compile(
+    model: Any, *, verify_each: bool = False, emit_onnx: _Path | None = None, world: int | None = None,
+    device: str | None = None, batch: int | None = None, shape: dict[str, Sequence[int]] | None = None,
+    loss: str | None = None, optimizer: Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"] | None = None,
+    lr: float | None = None, lr_schedule: Literal["constant", "linear", "cosine", "step"] | None = None,
+    lr_steps: int | None = None, warmup_steps: int | None = None, min_lr: float | None = None,
+    lr_gamma: float | None = None, momentum: float | None = None, beta1: float | None = None,
+    beta2: float | None = None, epsilon: float | None = None, weight_decay: float | None = None,
+    no_decay: str | Sequence[str] | None = None, bucket: str | None = None, costs: _Path | None = None,
+    profile: _Path | None = None, topology: _Path | None = None, shard_optimizer: bool = False, decouple: bool = False,
+    shard_parameters: bool = False, sync_batchnorm: bool = False, accumulate: int | None = None,
+    global_micro_batches: int | None = None, wire: Literal["f32", "bf16"] | None = None, clip: float | None = None,
+    label_smoothing: float | None = None, grads: _Path | None = None, training_form: bool = False,
+    train: str | Sequence[str] | None = None, freeze: str | Sequence[str] | None = None,
+    algo: str | Sequence[str] | None = None, order: str | None = None, in_flight: int | None = None,
+    arena_limit: int | str | None = None, recompute: str | Sequence[str] | None = None,
+    precision: Literal["f32", "bf16", "f16"] | None = None, infer: bool = False, split_batch: bool = False,
+    tensor_parallel: int | None = None, pipeline: int | None = None, pipeline_micro_batches: int | None = None,
+    ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
+) -> weft.Plan:
+    return _compile(locals())
+# end: compile
+
+
 def _define():
-    """(compile, {argument: (field, type, flags)}), from the library's table."""
+    """{argument: (field, type, flags)}, from the library's table; and the docstring of compile."""
     rows = [row for row in _rows() if row[0] and not row[3] & _REPORTED]
     options = {}
     for name, *rest, _ in rows:
         options.setdefault(name, rest)
-    defaults = [f"{name}={False if kind == _FLAG else None}" for name, (_, kind, _) in options.items()][1:]
-    made = {"_compile": _compile, "__name__": __name__}
-    exec(f"def compile(model, *, {', '.join(defaults)}):\n    return _compile(locals())", made)
-    made["compile"].__doc__ = _INTRO + "".join(_described(name, help) for name, *_, help in rows[:1] + [
+    compile.__doc__ = _INTRO + "".join(_described(name, help) for name, *_, help in rows[:1] + [
         row for row in rows[1:] if row[0] != rows[0][0]]) + _OUTRO
-    return made["compile"], options
+    return options
 
 
 def _noted():
@@ -160,14 +192,13 @@ def _text(name, kind, value):
 
 
 def _naming(function, *args):
-    """function(*args), whose error also names the argument that sets its field, where that has another name."""
+    """function(*args), whose error has a note that names the argument that sets its field, if that has another name."""
     try:
         function(*args)
     except WeftError as error:
-        field = (library.weft_last_error_field() or b"").decode()
-        for name, (of, *_) in _OPTIONS.items():
-            if of == field and name != field:
-                error.args = (f"{error} (argument '{name}')",)
+        for name, (field, *_) in _OPTIONS.items():
+            if field == error.field != name and hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note(f"argument '{name}'")
         raise
 
 
@@ -210,7 +241,7 @@ def _compile(arguments):
     return plan
 
 
-compile, _OPTIONS = _define()
+_OPTIONS = _define()
 
 
 @part_of(_core.Plan)

@@ -12,13 +12,13 @@ weft_status_t weft_group_set_shape(weft_group_t *group, const int64_t *dims, uin
 {
     WEFT_CHECK_ARG(group);
     wefti_shape_note_t *shape = &group->calls->shape;
-    shape->tag = 0;
-    if (rank < 2) {
+    memset(shape, 0, sizeof *shape);
+    if (rank < 2 || rank == WEFT_SHAPE_EXCHANGE) {
+        shape->tag = rank == WEFT_SHAPE_EXCHANGE ? WEFTI_COUNT_SHAPES : 0;
         return WEFT_OK;
     }
     WEFT_CHECK_ARG(dims);
     uint64_t hash = wefti_hash_word(WEFTI_HASH_START, rank);
-    memset(shape, 0, sizeof *shape);
     shape->rank = rank;
     for (uint32_t i = 0; i < rank; i++) {
         hash = wefti_hash_word(hash, (uint64_t)dims[i]);
@@ -54,6 +54,9 @@ size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, 
     bool puts = group->put_peer_count > 0;
     size_t at = group->calls->shape_at;
     size_t used = (call->flags & WEFTI_POSTED_DATA) != 0 ? call->area_bytes : 0;
+    if (shape->rank == 0) { /* the digest says it all */
+        return data_bytes;
+    }
     bool free = puts ? at + sizeof *shape <= WEFTI_SLOT_DATA : used <= WEFTI_SLOT_ADDRESSES;
     if (!free) {
         return data_bytes;
@@ -64,6 +67,10 @@ size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, 
 
 void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes)
 {
+    if (shape->tag == WEFTI_COUNT_SHAPES) {
+        out[0] = '\0'; /* said with the count */
+        return;
+    }
     if (shape->tag == 0) {
         snprintf(out, bytes, " of shape (%llu)", (unsigned long long)count);
         return;

@@ -317,7 +317,8 @@ static void run_shapes(rank_world_t *world)
 {
     static const int64_t shapes[][2] = {{32, 32}, {16, 64}};
     float x[1024] = {0};
-    for (uint32_t i = 0; i < 3; i++) {
+    static const uint32_t ranks[] = {2, 1, 0, WEFT_SHAPE_EXCHANGE};
+    for (uint32_t i = 0; i < 4; i++) {
         weft_group_t *group = NULL;
         RANK_OK(weft_group_duplicate(world->group, &group));
         for (uint32_t k = 0; k < 2; k++) { /* alike, and none again in the next call */
@@ -328,11 +329,14 @@ static void run_shapes(rank_world_t *world)
         RANK_OK(weft_barrier(world->group, NULL));
         RANK_OK(weft_group_set_shape(group, shapes[0], 2));
         if (world->rank == 1) {
-            RANK_OK(weft_group_set_shape(group, shapes[1], i == 0 ? 2 : i == 1 ? 1 : 0));
+            RANK_OK(weft_group_set_shape(group, shapes[1], ranks[i]));
         }
         weft_status_t status =
             weft_all_reduce(x, x, 1024, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL);
-        expect(status, "of shape (32, 32)", i == 0 ? "of shape (16, 64)" : "of shape (1024)");
+        expect(status, "of shape (32, 32)",
+               i == 0   ? "of shape (16, 64)"
+               : i == 3 ? "1024 x f32 (shapes ahead of the data)"
+                        : "of shape (1024)");
         weft_group_destroy(group);
     }
 }

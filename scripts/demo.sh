@@ -56,6 +56,6 @@ Done after $SECONDS s. Next:
   - $weft help, $weft compile --help, $weft info
   - cmake --install build --prefix DIR, then link with pkg-config or find_package: docs/getting-started.md
   - from Python and torch: samples/python, after apt-get install python3-dev python3-venv and, in a virtual
-    environment, pip install ./python
+    environment, pip install .
   - scripts/test.sh runs all tests
 TEXT

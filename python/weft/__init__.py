@@ -20,7 +20,7 @@ Compilers      weft.passes: Weft's passes on another compiler's graph
 
 `weft.export.export` and `python -m weft.export` write torch modules as ONNX files that train.
 `import weft.torch` adds a backend to torch.distributed; `python -m weft.bench` shows what calls cost.
-Collectives and steps are C, in weft._core; the rest calls the C library by ctypes. The types are in __init__.pyi.
+Collectives are C, in weft._core; the rest calls the C library by ctypes. Types of what is C are in __init__.pyi.
 """
 import os as _os
 from importlib import import_module as _import
@@ -36,7 +36,7 @@ except ModuleNotFoundError as missing:
         raise
     raise ImportError(
         f"{__path__[0]} has no built extension: it is the source folder, or Python is older than 3.9; install the "
-        "package (pip install ./python) and start elsewhere, or PYTHONPATH=build/python") from None
+        "package (pip install .) and start elsewhere, or PYTHONPATH=build/python") from None
 
 
 # Imported at first use: a millisecond, which a program that only makes calls need not spend.
@@ -60,9 +60,9 @@ def library(name):
     """The path of a library of this package that another program loads: mpi (JAX), onnxruntime or tvm."""
     if name not in ("mpi", "onnxruntime", "tvm"):
         raise ValueError(f"weft.library: unknown value {name!r}: expected mpi, onnxruntime or tvm")
-    path = f"{__path__[0]}/libweft_{name}.so"
+    path = _os.path.join(_os.path.dirname(_core.__file__), f"libweft_{name}.so")
     if not _os.path.exists(path):
-        raise ImportError(f"weft: {path} does not exist: install the package (pip install ./python)")
+        raise ImportError(f"weft: {path} does not exist: install the package (pip install .)")
     return path
 
 

@@ -305,7 +305,7 @@ class Disagreement(ranks.RankCase):
     def test_ways_of_all_gather(self):
         self.disagree([lambda g: weft.all_gather(ones(8), g),
                        lambda g: weft.all_gather(ones(8), g, out=ones(8 * self.size))],
-                      self.both("8 x f32", r"2 x u64 \(shapes ahead of the data\)"))
+                      self.both(r"2 x u64 \(shapes ahead of the data\)", "8 x f32"))
         self.disagree([lambda g: weft.scatter(ones(8 * self.size), 0, g),
                        lambda g: weft.scatter(None, 0, g, out=ones(8))],
                       r"broadcast with \d+ x u64 \(root 0, shapes ahead of the data\)")

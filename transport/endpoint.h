@@ -60,10 +60,12 @@ weft_status_t wefti_range_commit(const wefti_range_t *range, const wefti_endpoin
                                  size_t from, size_t to);
 /* Faults [from, to) in; failures do not matter, it only makes the first touch cheap. */
 void wefti_range_populate(const wefti_range_t *range, size_t from, size_t to);
-/* Makes a memfd mapped at range bytes long, without memory. */
-weft_status_t wefti_memfd_extend(int fd, const wefti_range_t *range, size_t bytes);
-/* Memory for [from, to) of it, faulted in; lack of room is an error, never a signal. */
-weft_status_t wefti_memfd_commit(int fd, const wefti_range_t *range, size_t from, size_t to);
+/* Makes a memfd bytes long, without memory. */
+weft_status_t wefti_memfd_extend(int fd, size_t bytes);
+/* Memory for [from, to) of range, to which it is mapped from byte at on; faulted in. Lack of room
+ * is an error, never a signal. */
+weft_status_t wefti_memfd_commit(int fd, size_t at, const wefti_range_t *range, size_t from,
+                                 size_t to);
 /* A memfd that cannot shrink under its users. */
 weft_status_t wefti_memfd_create(const char *name, size_t bytes, int *out_fd);
 /* WEFT_ERR_NO_MEMORY when each of count ranks asking for bytes would be more than the machine has.
@@ -91,6 +93,7 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
  * ranks are mapped: nothing waits to be sent, and no other thread moves it. */
 weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                       void *recv);
+weft_status_t wefti_mapped_any(wefti_endpoint_t *endpoint, bool own, bool *out_any);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number);
@@ -112,12 +115,13 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
 #define WEFTI_TRANSPORT_MAPPED                                                                     \
     .caps = WEFTI_CAP_DIRECT | WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL, .mapped = true,                   \
     .put = wefti_put_direct, .signal = wefti_signal_direct, .flush = wefti_mapped_flush,           \
-    .all_gather = wefti_mapped_all_gather, .aborted = wefti_mapped_aborted,                        \
-    .progress = wefti_mapped_nothing, .yield_progress = wefti_mapped_nothing,                      \
-    .waits_posted = wefti_mapped_nothing, .error_noted = wefti_mapped_nothing,                     \
-    .refusal_changed = wefti_mapped_nothing, .gave_up = wefti_mapped_nothing,                      \
-    .control_sent = wefti_mapped_control_sent, .describe = wefti_mapped_describe,                  \
-    .link_stats = wefti_mapped_link_stats, .bind_progress = wefti_mapped_bind_progress
+    .all_gather = wefti_mapped_all_gather, .any = wefti_mapped_any,                                \
+    .aborted = wefti_mapped_aborted, .progress = wefti_mapped_nothing,                             \
+    .yield_progress = wefti_mapped_nothing, .waits_posted = wefti_mapped_nothing,                  \
+    .error_noted = wefti_mapped_nothing, .refusal_changed = wefti_mapped_nothing,                  \
+    .gave_up = wefti_mapped_nothing, .control_sent = wefti_mapped_control_sent,                    \
+    .describe = wefti_mapped_describe, .link_stats = wefti_mapped_link_stats,                      \
+    .bind_progress = wefti_mapped_bind_progress
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);

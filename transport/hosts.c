@@ -89,6 +89,15 @@ static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *se
     return status;
 }
 
+static weft_status_t hosts_any(wefti_endpoint_t *endpoint, bool own, bool *out_any)
+{
+    const uint8_t mine = own;
+    uint8_t *all = endpoint->verdicts; /* of more bytes per rank */
+    weft_status_t status = hosts_all_gather(endpoint, &mine, sizeof mine, all);
+    *out_any = status == WEFT_OK && memchr(all, true, endpoint->world_size) != NULL;
+    return status;
+}
+
 static bool hosts_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
 {
     return wefti_overlay_gather_sent(hosts_of(endpoint)->overlay, number);
@@ -316,7 +325,9 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
     WEFT_TRY(status, wefti_hosts_group(hosts, address, &local_count), done);
     WEFT_TRY(status, open_inner(hosts, address, local_count), done);
     take_own_block(hosts);
-    WEFT_TRY(status, wefti_endpoint_barrier(endpoint), done);
+    if (endpoint->host_count > 1) { /* else all ranks have met in the inner endpoint */
+        WEFT_TRY(status, wefti_endpoint_barrier(endpoint), done);
+    }
     WEFT_TRY(status, take_blocks(hosts), done);
     if (endpoint->host_count == 1) {
         return WEFT_OK;
@@ -359,6 +370,7 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .open = hosts_open,
     .close = hosts_close,
     .all_gather = hosts_all_gather,
+    .any = hosts_any,
     .region_grow = hosts_region_grow,
     .region_commit = hosts_region_commit,
     .region_map = hosts_region_map,

@@ -221,7 +221,9 @@ static void receive_gave_up(wefti_hosts_t *hosts, uint32_t origin, const void *d
 void wefti_hosts_left(void *owner, uint32_t rank)
 {
     wefti_hosts_t *hosts = owner;
-    if (rank >= hosts->base.world_size) {
+    /* On one host, ranks leave the overlay when they are done with it. */
+    if (rank >= hosts->base.world_size ||
+        (hosts->base.host_count == 1 && !wefti_hosts_is_far(hosts, rank))) {
         return;
     }
     /* Release: as the rank itself does it where control blocks are shared. */

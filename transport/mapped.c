@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The slots of a backend in whose worlds all control blocks and regions are mapped. */
+/*
+ * The slots of a backend in whose worlds all control blocks and regions are mapped.
+ *
+ * An all-gather, in pieces: each rank writes its piece into its control block and counts itself in
+ * rank 0's; who comes last wakes all.
+ */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -10,11 +15,17 @@
 
 typedef struct gather_wait {
     wefti_endpoint_t *endpoint;
-    uint32_t peer;
     uint32_t epoch;
     uint32_t kind; /* wefti_control_kind_t */
     uint64_t since_ns;
 } gather_wait_t;
+
+static bool has_published(const wefti_endpoint_t *endpoint, uint32_t rank, uint32_t epoch)
+{
+    /* acquire: the piece, and all that the rank did before */
+    return wefti_signal_reached(
+        atomic_load_explicit(&endpoint->control[rank]->gathered, memory_order_acquire), epoch);
+}
 
 static bool describe(void *user, wefti_wait_t *out)
 {
@@ -26,46 +37,93 @@ static bool describe(void *user, wefti_wait_t *out)
     out->since_ns = wait->since_ns;
     snprintf(out->text, sizeof out->text, "%s", wefti_control_name(wait->kind));
     for (uint32_t r = 0; r < endpoint->world_size && out->late_count < WEFTI_WAIT_RANKS; r++) {
-        if (!wefti_signal_has_reached(&endpoint->control[r]->gathered, wait->epoch)) {
+        if (!has_published(endpoint, r, wait->epoch)) {
             out->late[out->late_count++] = r;
         }
     }
-    return !wefti_signal_has_reached(&endpoint->control[wait->peer]->gathered, wait->epoch);
+    return out->late_count > 0;
 }
 
-/* The wait is for one rank, so its departure is found at once. */
-static weft_status_t poll_peer(void *user)
+/* Whether a rank has left without its piece. */
+static weft_status_t poll_ranks(void *user)
 {
     gather_wait_t *wait = user;
     wefti_endpoint_t *endpoint = wait->endpoint;
     wefti_endpoint_meanwhile(endpoint);
-    wefti_control_t *control = endpoint->control[wait->peer];
-    if (!wefti_endpoint_has_left(endpoint, wait->peer) ||
-        wefti_signal_has_reached(&control->gathered, wait->epoch)) {
+    if (!atomic_load_explicit(&endpoint->departed, memory_order_relaxed)) {
         return WEFT_OK;
     }
-    /* A rank that ends the world does so before it leaves: its reason goes first. If it has not
-     * mapped this rank's record, it wrote only its own. */
-    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
-    WEFT_RETURN_IF_ERROR(wefti_fault_get(&control->abort));
-    return wefti_error(WEFT_ERR_PEER_DIED,
-                       "rank %u left the world while rank %u was waiting for it in a control "
-                       "all-gather or barrier",
-                       wefti_endpoint_number(endpoint, wait->peer),
-                       wefti_endpoint_number(endpoint, endpoint->rank));
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if (!wefti_endpoint_has_left(endpoint, r) || has_published(endpoint, r, wait->epoch)) {
+            continue;
+        }
+        /* A rank that ends the world does so before it leaves: its reason goes first. */
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+        WEFT_RETURN_IF_ERROR(wefti_fault_get(&endpoint->control[r]->abort));
+        return wefti_error(WEFT_ERR_PEER_DIED,
+                           "rank %u left the world while rank %u was waiting for it in a control "
+                           "all-gather or barrier",
+                           wefti_endpoint_number(endpoint, r),
+                           wefti_endpoint_number(endpoint, endpoint->rank));
+    }
+    return WEFT_OK;
 }
 
-static weft_status_t await_piece(wefti_endpoint_t *endpoint, uint32_t peer, uint32_t epoch)
+/* Compares this rank's call with that of the first rank that came: others need not have come. */
+static weft_status_t compare_with_first(wefti_endpoint_t *endpoint, uint32_t epoch)
 {
-    wefti_signal_t *gathered = &endpoint->control[peer]->gathered;
-    if (wefti_signal_has_reached(gathered, epoch)) {
+    uint32_t half = epoch % 2;
+    _Atomic uint64_t *word = &endpoint->control[0]->first[half];
+    const uint64_t own = (uint64_t)epoch << 32 | endpoint->rank;
+    /* acq_rel: what the first rank has published */
+    uint64_t known = atomic_load_explicit(word, memory_order_acquire);
+    while (known >> 32 != epoch) {
+        if (atomic_compare_exchange_weak_explicit(word, &known, own, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
+            return WEFT_OK;
+        }
+    }
+    uint32_t first = (uint32_t)known % endpoint->world_size; /* memory that peers write */
+    const wefti_control_t *mine = endpoint->control[endpoint->rank];
+    const wefti_control_t *theirs = endpoint->control[first];
+    if (theirs->gather_kind[half] != mine->gather_kind[half]) {
+        return wefti_control_mismatch(endpoint, first, theirs->gather_kind[half]);
+    }
+    return theirs->gather_bytes[half] == mine->gather_bytes[half]
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_MISMATCH,
+                             "control all-gather: size mismatch: rank %u has %llu bytes, rank %u "
+                             "has %llu bytes",
+                             wefti_endpoint_number(endpoint, first),
+                             (unsigned long long)theirs->gather_bytes[half],
+                             wefti_endpoint_number(endpoint, endpoint->rank),
+                             (unsigned long long)mine->gather_bytes[half]);
+}
+
+/*
+ * The last rank that publishes a piece wakes all others: each sleeps once, however many ranks there
+ * are.
+ */
+static weft_status_t publish_and_wait(wefti_endpoint_t *endpoint, uint32_t epoch)
+{
+    wefti_control_t *first = endpoint->control[0];
+    /* release: the piece */
+    atomic_store_explicit(&endpoint->control[endpoint->rank]->gathered, epoch,
+                          memory_order_release);
+    WEFT_RETURN_IF_ERROR(compare_with_first(endpoint, epoch));
+    /* acq_rel: the last one passes on what all have published. The count wraps. */
+    uint32_t arrived = atomic_fetch_add_explicit(&first->arrived, 1, memory_order_acq_rel) + 1;
+    if (arrived == epoch * endpoint->world_size) {
+        wefti_signal_post(&first->complete, epoch);
         return WEFT_OK;
     }
-    char what[64];
-    snprintf(what, sizeof what, "rank %u in a control all-gather or barrier",
-             wefti_endpoint_number(endpoint, peer));
-    gather_wait_t wait = {endpoint, peer, epoch, wefti_control_kind(), wefti_now_ns()};
-    return wefti_wait_signal_described(endpoint, gathered, epoch, what, poll_peer, describe, &wait);
+    if (wefti_signal_has_reached(&first->complete, epoch)) {
+        return WEFT_OK;
+    }
+    gather_wait_t wait = {endpoint, epoch, wefti_control_kind(), wefti_now_ns()};
+    return wefti_wait_signal_described(endpoint, &first->complete, epoch,
+                                       "all ranks in a control all-gather or barrier", poll_ranks,
+                                       describe, &wait);
 }
 
 static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint32_t rank)
@@ -73,9 +131,10 @@ static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint3
     return (wefti_mapped_control_t *)(void *)endpoint->control[rank];
 }
 
-/* Publishes this rank's piece from byte at on and copies those of all ranks to recv. */
+/* Publishes this rank's piece from byte at on and copies those of all ranks to recv. failed: noted
+ * for the others. */
 static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *send, size_t bytes,
-                                  uint8_t *recv, size_t at)
+                                  uint8_t *recv, size_t at, bool failed)
 {
     uint32_t epoch = ++endpoint->gather_epoch, half = epoch % 2;
     size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
@@ -85,26 +144,23 @@ static weft_status_t gather_piece(wefti_endpoint_t *endpoint, const uint8_t *sen
     if (piece > 0) {
         memcpy(own->pieces[half], send + at, piece);
     }
-    wefti_signal_post(&own->control.gathered, epoch);
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        const wefti_mapped_control_t *peer = mapped_of(endpoint, r);
-        WEFT_RETURN_IF_ERROR(await_piece(endpoint, r, epoch));
-        if (peer->control.gather_kind[half] != wefti_control_kind()) {
-            return wefti_control_mismatch(endpoint, r, peer->control.gather_kind[half]);
-        }
-        if (peer->control.gather_bytes[half] != bytes) {
-            return wefti_error(WEFT_ERR_MISMATCH,
-                               "control all-gather: size mismatch: rank %u has %llu bytes, rank %u "
-                               "has %zu bytes",
-                               wefti_endpoint_number(endpoint, r),
-                               (unsigned long long)peer->control.gather_bytes[half],
-                               wefti_endpoint_number(endpoint, endpoint->rank), bytes);
-        }
-        if (piece > 0) {
-            memcpy(recv + r * bytes + at, peer->pieces[half], piece);
-        }
+    if (failed) { /* release, and read, with the count of ranks */
+        atomic_store_explicit(&endpoint->control[0]->failed[half], epoch, memory_order_relaxed);
+    }
+    WEFT_RETURN_IF_ERROR(publish_and_wait(endpoint, epoch));
+    for (uint32_t r = 0; piece > 0 && r < endpoint->world_size; r++) {
+        memcpy(recv + r * bytes + at, mapped_of(endpoint, r)->pieces[half], piece);
     }
     return WEFT_OK;
+}
+
+/* The others would wait for pieces that this rank will not publish. */
+static weft_status_t end_world(wefti_endpoint_t *endpoint, weft_status_t status)
+{
+    if (status < 0) {
+        wefti_endpoint_abort(endpoint, status, weft_last_error());
+    }
+    return status;
 }
 
 /*
@@ -117,14 +173,20 @@ weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *se
     weft_status_t status;
     size_t at = 0;
     do { /* once if there are no bytes: that is a barrier */
-        status = gather_piece(endpoint, send, bytes, recv, at);
+        status = gather_piece(endpoint, send, bytes, recv, at, false);
         at += WEFTI_PIECE_BYTES;
     } while (status == WEFT_OK && at < bytes);
-    if (status < 0) {
-        /* The others would wait for pieces that this rank will not publish. */
-        wefti_endpoint_abort(endpoint, status, weft_last_error());
-    }
-    return status;
+    return end_world(endpoint, status);
+}
+
+/* In a time that does not depend on the number of ranks. */
+weft_status_t wefti_mapped_any(wefti_endpoint_t *endpoint, bool own, bool *out_any)
+{
+    weft_status_t status = gather_piece(endpoint, NULL, 0, NULL, 0, own);
+    uint32_t epoch = endpoint->gather_epoch;
+    *out_any = atomic_load_explicit(&endpoint->control[0]->failed[epoch % 2],
+                                    memory_order_relaxed) == epoch;
+    return end_world(endpoint, status);
 }
 
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text)
@@ -139,7 +201,7 @@ void wefti_mapped_nothing(wefti_endpoint_t *endpoint)
 
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
 {
-    return wefti_signal_has_reached(&endpoint->control[endpoint->rank]->gathered, number);
+    return has_published(endpoint, endpoint->rank, number);
 }
 
 bool wefti_mapped_flush(wefti_endpoint_t *endpoint)

@@ -168,23 +168,20 @@ static weft_status_t no_room(int error_number, size_t bytes)
         error_number == EFBIG ? "; raise the file size limit (ulimit -f)" : "");
 }
 
-weft_status_t wefti_memfd_extend(int fd, const wefti_range_t *range, size_t bytes)
+weft_status_t wefti_memfd_extend(int fd, size_t bytes)
 {
-    struct stat info;
-    if (fstat(fd, &info) == 0 && (size_t)info.st_size >= bytes) {
-        return WEFT_OK; /* an earlier growth, which another rank could not do */
-    }
-    int error_number = bytes <= range->bytes ? resize_quietly(fd, 0, bytes, true) : ENOMEM;
+    int error_number = resize_quietly(fd, 0, bytes, true);
     return error_number == 0 ? WEFT_OK : no_room(error_number, bytes);
 }
 
-weft_status_t wefti_memfd_commit(int fd, const wefti_range_t *range, size_t from, size_t to)
+weft_status_t wefti_memfd_commit(int fd, size_t at, const wefti_range_t *range, size_t from,
+                                 size_t to)
 {
     wefti_binding_prefer_near(range->base + from, to - from); /* before there are any pages */
     if (huge_by_fault()) {
         madvise(range->base + from, to - from, MADV_POPULATE_WRITE); /* best effort */
     }
-    int error_number = resize_quietly(fd, from, to, false);
+    int error_number = resize_quietly(fd, at + from, at + to, false);
     if (error_number != 0) {
         return no_room(error_number, to - from);
     }

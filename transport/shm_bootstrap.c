@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How processes of one host join. Rank 0 listens on a unix socket; the others connect, name
- * themselves and pass their memory. When all have joined, rank 0 passes every rank's memory to all.
- * Any process may connect, so nothing that an unauthenticated peer sends ends rank 0's wait; only a
+ * How processes of one host join. Rank 0 listens on a unix socket; the others connect and name
+ * themselves. Rank 0 answers with the memory of the world, and when all ranks have mapped it, tells
+ * them so: four packets per rank, and two descriptors. Any process may connect, so nothing that an unauthenticated peer sends ends rank 0's wait; only a
  * rank of this user that contradicts the world does.
  */
 #include "transport/shm.h"
@@ -69,6 +69,14 @@ wefti_shm_packet_t wefti_shm_make_packet(const wefti_endpoint_t *endpoint, wefti
                                 .world_size = endpoint->world_size};
 }
 
+wefti_shm_packet_t wefti_shm_make_error(const wefti_endpoint_t *endpoint, weft_status_t status)
+{
+    wefti_shm_packet_t packet = wefti_shm_make_packet(endpoint, WEFTI_SHM_ERROR);
+    packet.status = status;
+    snprintf(packet.text, sizeof packet.text, "%s", weft_last_error());
+    return packet;
+}
+
 static bool describe(void *user, wefti_wait_t *out)
 {
     const wefti_shm_wait_t *wait = user;
@@ -78,7 +86,7 @@ static bool describe(void *user, wefti_wait_t *out)
     out->since_ns = wait->since_ns;
     snprintf(out->text, sizeof out->text, "%s", wefti_control_name(WEFTI_CONTROL_CONTEXT_CREATE));
     for (uint32_t r = 0; r < endpoint->world_size && out->late_count < WEFTI_WAIT_RANKS; r++) {
-        if (endpoint->rank == 0 ? !wait->peers[r].joined : r == 0) {
+        if (endpoint->rank == 0 ? !wait->world->peers[r].ready : r == 0) {
             out->late[out->late_count++] = r;
         }
     }
@@ -140,20 +148,25 @@ static weft_status_t connect_once(const struct sockaddr_un *address, socklen_t l
     return WEFT_OK;
 }
 
-static weft_status_t take_peer(wefti_endpoint_t *endpoint, const wefti_shm_packet_t *packet,
-                               const int fds[WEFTI_SHM_FDS], wefti_shm_peer_t *peers)
+/* Maps the world's memory, and tells rank 0 how that went. */
+static weft_status_t take_world(wefti_endpoint_t *endpoint, wefti_shm_world_t *world,
+                                const int fds[WEFTI_SHM_FDS], weft_status_t status)
 {
-    uint32_t rank = packet->rank;
-    if (rank >= endpoint->world_size || rank == endpoint->rank || peers[rank].joined ||
-        fds[0] < 0 || fds[1] < 0 || packet->pid <= 0) {
-        return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank 0: entry of rank %u",
-                           rank);
+    memcpy(world->fds, fds, sizeof world->fds);
+    status = status == WEFT_OK ? world->map(endpoint) : status;
+    if (status < 0) {
+        wefti_error_prefix(status, "rank %u", wefti_endpoint_number(endpoint, endpoint->rank));
     }
-    peers[rank].control_fd = fds[0];
-    peers[rank].region_fd = fds[1];
-    peers[rank].pid = rank == 0 ? peers[0].pid : (pid_t)packet->pid;
-    peers[rank].joined = true;
-    return WEFT_OK;
+    const wefti_shm_packet_t answer = status == WEFT_OK
+                                          ? wefti_shm_make_packet(endpoint, WEFTI_SHM_READY)
+                                          : wefti_shm_make_error(endpoint, status);
+    weft_status_t sent =
+        wefti_shm_send(world->peers[0].socket, &answer, NULL, wefti_endpoint_deadline(endpoint));
+    return status < 0 || sent == WEFT_OK
+               ? status
+               : wefti_error(WEFT_ERR_PEER_DIED,
+                             "rank %u (pid %d) disconnected while other ranks were still joining",
+                             wefti_endpoint_number(endpoint, 0), (int)world->peers[0].pid);
 }
 
 /* Rank 0 began before this rank found it. It keeps the time from here on, and names who is missing.
@@ -166,12 +179,13 @@ static uint64_t answer_deadline(const wefti_endpoint_t *endpoint)
 
 /* Reads rank 0's packets until the world is complete. WEFT_AGAIN: it disconnected before it had
  * accepted this rank. */
-static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *peers,
+static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_world_t *world,
                                  wefti_shm_wait_t *wait)
 {
-    bool accepted = false, is_gone = false;
+    wefti_shm_peer_t *peers = world->peers;
+    bool accepted = false, complete = false, is_gone = false;
     uint64_t deadline = answer_deadline(endpoint);
-    for (uint32_t known = 0; known < endpoint->world_size - 1;) {
+    while (!complete) {
         wefti_shm_packet_t packet;
         int fds[WEFTI_SHM_FDS];
         weft_status_t status = wefti_shm_receive(peers[0].socket, &packet, fds);
@@ -208,18 +222,17 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
                                "rank %u (pid %d) disconnected while other ranks were still joining",
                                wefti_endpoint_number(endpoint, 0), (int)peers[0].pid);
         }
-        if (status == WEFT_OK && packet.kind == WEFTI_SHM_PEER) {
-            status = take_peer(endpoint, &packet, fds, peers);
-            deadline = answer_deadline(endpoint);
-            known++;
+        if (status == WEFT_OK && packet.kind == WEFTI_SHM_COMPLETE && accepted) {
+            complete = true;
         } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ERROR && packet.status < 0) {
             status = wefti_error_adopt((weft_status_t)packet.status, packet.text);
-        } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ACCEPTED) {
+        } else if (status == WEFT_ERR_SYSTEM && !accepted) { /* of its descriptors */
+            return take_world(endpoint, world, fds, status);
+        } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ACCEPTED && !accepted) {
             accepted = true;
-            wefti_shm_close_fds(fds);
-        } else if (status == WEFT_ERR_SYSTEM) {
-            status = wefti_error_prefix(status, "rank %u",
-                                        wefti_endpoint_number(endpoint, endpoint->rank));
+            wait->posted = false; /* it was where no other rank looks */
+            WEFT_RETURN_IF_ERROR(take_world(endpoint, world, fds, status));
+            deadline = answer_deadline(endpoint);
         } else {
             status = wefti_error(
                 WEFT_ERR_FORMAT,
@@ -234,7 +247,7 @@ static weft_status_t await_world(wefti_endpoint_t *endpoint, wefti_shm_peer_t *p
     return WEFT_OK;
 }
 
-static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti_shm_peer_t *peers,
+static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti_shm_world_t *world,
                           wefti_shm_wait_t *wait)
 {
     struct sockaddr_un where;
@@ -242,18 +255,16 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
     WEFT_RETURN_IF_ERROR(wefti_shm_parse_address(address, &where, &length));
     uint64_t deadline = wefti_endpoint_deadline(endpoint);
     const wefti_shm_packet_t hello = wefti_shm_make_packet(endpoint, WEFTI_SHM_HELLO);
-    const int fds[WEFTI_SHM_FDS] = {peers[endpoint->rank].control_fd,
-                                    peers[endpoint->rank].region_fd};
+    wefti_shm_peer_t *zero = &world->peers[0];
     for (;;) {
-        weft_status_t status = connect_once(&where, length, address, &peers[0]);
-        if (status == WEFT_OK &&
-            wefti_shm_send(peers[0].socket, &hello, fds, deadline) == WEFT_OK) {
-            status = await_world(endpoint, peers, wait);
+        weft_status_t status = connect_once(&where, length, address, zero);
+        if (status == WEFT_OK && wefti_shm_send(zero->socket, &hello, NULL, deadline) == WEFT_OK) {
+            status = await_world(endpoint, world, wait);
             if (status != WEFT_AGAIN) {
                 return status;
             }
         }
-        wefti_close_fd(&peers[0].socket);
+        wefti_close_fd(&zero->socket);
         if (status < 0) {
             return status;
         }
@@ -281,13 +292,14 @@ static weft_status_t join(wefti_endpoint_t *endpoint, const char *address, wefti
 }
 
 weft_status_t wefti_shm_join(wefti_endpoint_t *endpoint, const char *address,
-                             wefti_shm_peer_t *peers)
+                             wefti_shm_world_t *world)
 {
-    peers[endpoint->rank].joined = true;
-    peers[endpoint->rank].pid = getpid();
-    wefti_shm_wait_t wait = {.endpoint = endpoint, .peers = peers, .since_ns = wefti_now_ns()};
-    weft_status_t status = endpoint->rank == 0 ? wefti_shm_host(endpoint, address, peers, &wait)
-                                               : join(endpoint, address, peers, &wait);
+    wefti_shm_peer_t *own = &world->peers[endpoint->rank];
+    own->joined = own->ready = true;
+    own->pid = getpid();
+    wefti_shm_wait_t wait = {.endpoint = endpoint, .world = world, .since_ns = wefti_now_ns()};
+    weft_status_t status = endpoint->rank == 0 ? wefti_shm_host(endpoint, address, world, &wait)
+                                               : join(endpoint, address, world, &wait);
     wefti_shm_waited(&wait);
     return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0's side of joining: accepts connections, admits ranks, and passes the memory of each to
- * all. */
+/* Rank 0's side of joining: accepts connections, admits ranks, and passes the world's memory to
+ * them. */
 #include "transport/shm.h"
 
 #include <errno.h>
@@ -25,6 +25,7 @@ typedef struct pending {
 
 typedef struct rendezvous {
     wefti_endpoint_t *endpoint;
+    const int *fds;
     wefti_shm_peer_t *peers;
     wefti_shm_wait_t *wait;
     const char *address;
@@ -100,9 +101,7 @@ static void fail(rendezvous_t *meet, weft_status_t status)
         return;
     }
     meet->failure = status;
-    meet->refusal = wefti_shm_make_packet(meet->endpoint, WEFTI_SHM_ERROR);
-    meet->refusal.status = status;
-    snprintf(meet->refusal.text, sizeof meet->refusal.text, "%s", weft_last_error());
+    meet->refusal = wefti_shm_make_error(meet->endpoint, status);
     uint64_t now = wefti_now_ns();
     for (uint32_t r = 1; r < meet->endpoint->world_size; r++) {
         if (meet->peers[r].joined) {
@@ -175,18 +174,38 @@ static weft_status_t check_hello(const rendezvous_t *meet, const pending_t *from
     return WEFT_OK;
 }
 
-static void admit(rendezvous_t *meet, uint32_t index, uint32_t rank, const int fds[WEFTI_SHM_FDS])
+static void admit(rendezvous_t *meet, uint32_t index, uint32_t rank)
 {
     wefti_shm_peer_t *peer = &meet->peers[rank];
     peer->socket = meet->pending[index].socket;
     peer->pid = meet->pending[index].pid;
-    peer->control_fd = fds[0];
-    peer->region_fd = fds[1];
     peer->joined = true;
-    wefti_shm_packet_t accepted = wefti_shm_make_packet(meet->endpoint, WEFTI_SHM_ACCEPTED);
-    wefti_shm_send(peer->socket, meet->failure != WEFT_OK ? &meet->refusal : &accepted, NULL,
+    meet->endpoint->control[rank]->pid = (uint32_t)peer->pid;
+    const wefti_shm_packet_t accepted = wefti_shm_make_packet(meet->endpoint, WEFTI_SHM_ACCEPTED);
+    bool failed = meet->failure != WEFT_OK;
+    wefti_shm_send(peer->socket, failed ? &meet->refusal : &accepted, failed ? NULL : meet->fds,
                    wefti_now_ns());
     remove_pending(meet, index, false);
+}
+
+/* A rank that has joined reports that it is ready, or why not, or has gone. */
+static void read_report(rendezvous_t *meet, uint32_t rank)
+{
+    wefti_shm_packet_t packet;
+    int fds[WEFTI_SHM_FDS];
+    wefti_shm_peer_t *peer = &meet->peers[rank];
+    weft_status_t status = wefti_shm_receive(peer->socket, &packet, fds);
+    wefti_shm_close_fds(fds);
+    if (status == WEFT_AGAIN) {
+        return;
+    }
+    if (status == WEFT_OK && packet.kind == WEFTI_SHM_READY && !peer->ready) {
+        peer->ready = true;
+    } else if (status == WEFT_OK && packet.kind == WEFTI_SHM_ERROR && packet.status < 0) {
+        fail(meet, wefti_error_adopt((weft_status_t)packet.status, packet.text));
+    } else {
+        fail(meet, disconnected(meet, rank));
+    }
 }
 
 /* Admits, refuses or drops a connection that has something to read. */
@@ -199,11 +218,11 @@ static void read_hello(rendezvous_t *meet, uint32_t index)
     if (status == WEFT_AGAIN) {
         return;
     }
-    bool is_rank = status == WEFT_OK && hello.kind == WEFTI_SHM_HELLO && fds[0] >= 0 && fds[1] >= 0;
+    bool is_rank = status == WEFT_OK && hello.kind == WEFTI_SHM_HELLO && fds[0] < 0 && fds[1] < 0;
     if (is_rank) {
         status = check_hello(meet, &from, &hello);
         if (status == WEFT_OK) {
-            admit(meet, index, hello.rank, fds);
+            admit(meet, index, hello.rank);
             return;
         }
     }
@@ -224,7 +243,7 @@ static uint32_t missing_ranks(const rendezvous_t *meet, char *names, size_t capa
     size_t used = 0;
     names[0] = '\0';
     for (uint32_t r = 1; r < meet->endpoint->world_size; r++) {
-        if (meet->peers[r].joined) {
+        if (meet->peers[r].ready) {
             continue;
         }
         if (used + 16 < capacity) {
@@ -247,7 +266,8 @@ static void poll_once(rendezvous_t *meet)
     }
     for (uint32_t r = 0; r < world_size; r++) {
         bool watch = r > 0 && meet->peers[r].joined && meet->failure == WEFT_OK;
-        polls[1 + pending + r] = (struct pollfd){.fd = watch ? meet->peers[r].socket : -1};
+        polls[1 + pending + r] =
+            (struct pollfd){.fd = watch ? meet->peers[r].socket : -1, .events = POLLIN};
     }
     uint64_t now = wefti_now_ns();
     uint64_t left = meet->deadline > now ? meet->deadline - now : 0;
@@ -257,7 +277,7 @@ static void poll_once(rendezvous_t *meet)
     }
     for (uint32_t r = 1; r < world_size; r++) {
         if (polls[1 + pending + r].revents != 0) {
-            fail(meet, disconnected(meet, r));
+            read_report(meet, r);
         }
     }
     /* From the last to the first: one that is read may leave the list. */
@@ -307,37 +327,27 @@ static weft_status_t gather_ranks(rendezvous_t *meet)
                                     : WEFT_OK;
 }
 
-/* Sends the descriptors of every rank to every other rank. */
-static weft_status_t send_peers(rendezvous_t *meet)
+static weft_status_t tell_complete(rendezvous_t *meet)
 {
-    uint32_t world_size = meet->endpoint->world_size;
-    for (uint32_t to = 1; to < world_size; to++) {
-        for (uint32_t of = 0; of < world_size; of++) {
-            if (of == to) {
-                continue;
-            }
-            wefti_shm_packet_t packet = wefti_shm_make_packet(meet->endpoint, WEFTI_SHM_PEER);
-            packet.rank = of;
-            packet.pid = (int32_t)meet->peers[of].pid;
-            const int fds[WEFTI_SHM_FDS] = {meet->peers[of].control_fd, meet->peers[of].region_fd};
-            if (wefti_shm_send(meet->peers[to].socket, &packet, fds, meet->deadline) < 0) {
-                fail(meet,
-                     wefti_error(WEFT_ERR_PEER_DIED, "rank %u (pid %d) disconnected while joining",
-                                 wefti_endpoint_number(meet->endpoint, to),
-                                 (int)meet->peers[to].pid));
-                return meet->failure;
-            }
+    const wefti_shm_packet_t packet = wefti_shm_make_packet(meet->endpoint, WEFTI_SHM_COMPLETE);
+    for (uint32_t to = 1; to < meet->endpoint->world_size; to++) {
+        if (wefti_shm_send(meet->peers[to].socket, &packet, NULL, meet->deadline) < 0) {
+            fail(meet,
+                 wefti_error(WEFT_ERR_PEER_DIED, "rank %u (pid %d) disconnected while joining",
+                             wefti_endpoint_number(meet->endpoint, to), (int)meet->peers[to].pid));
+            return meet->failure;
         }
     }
     return WEFT_OK;
 }
 
 weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
-                             wefti_shm_peer_t *peers, wefti_shm_wait_t *wait)
+                             wefti_shm_world_t *world, wefti_shm_wait_t *wait)
 {
     const weft_allocator_t *allocator = endpoint->allocator;
     rendezvous_t meet = {.endpoint = endpoint,
-                         .peers = peers,
+                         .fds = world->fds,
+                         .peers = world->peers,
                          .wait = wait,
                          .address = address,
                          .listener = -1,
@@ -354,7 +364,7 @@ weft_status_t wefti_shm_host(wefti_endpoint_t *endpoint, const char *address,
     while (meet.pending_count > 0) {
         remove_pending(&meet, meet.pending_count - 1, true);
     }
-    status = status == WEFT_OK ? send_peers(&meet) : status;
+    status = status == WEFT_OK ? tell_complete(&meet) : status;
     wefti_free(allocator, meet.polls);
     wefti_free(allocator, meet.pending);
     return status;

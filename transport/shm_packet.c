@@ -132,8 +132,8 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
     } else if ((message.msg_flags & MSG_CTRUNC) != 0 && taken < WEFTI_SHM_FDS) {
         /* There was room in the message: it is this process that may not open more files. */
         status = wefti_error_errno(WEFT_ERR_SYSTEM, EMFILE,
-                                   "cannot receive another rank's memory descriptor; check the "
-                                   "limit of open files (ulimit -n)");
+                                   "cannot receive the descriptors of the world's memory; raise "
+                                   "the limit of open files (ulimit -n)");
     } else if (got != (ssize_t)sizeof *packet || packet->magic != WEFTI_SHM_MAGIC ||
                (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
         status = WEFT_ERR_FORMAT;

@@ -285,6 +285,13 @@ void wefti_endpoint_while_waiting(wefti_endpoint_t *endpoint, bool (*fn)(void *u
     }
 }
 
+static weft_status_t begin_control(wefti_endpoint_t *endpoint)
+{
+    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
+    wefti_control_meets(endpoint->host);
+    return WEFT_OK;
+}
+
 weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                         void *recv)
 {
@@ -297,8 +304,7 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "control all-gather: invalid buffers for %zu bytes", bytes);
     }
-    WEFT_RETURN_IF_ERROR(wefti_endpoint_check(endpoint));
-    wefti_control_meets(endpoint->host);
+    WEFT_RETURN_IF_ERROR(begin_control(endpoint));
     weft_status_t status = endpoint->ops->all_gather(endpoint->host, send, bytes, recv);
     wefti_control_met(endpoint->host);
     return status;
@@ -339,24 +345,17 @@ static void note_failure(wefti_endpoint_t *endpoint, weft_status_t status, const
 
 weft_status_t wefti_endpoint_agree(wefti_endpoint_t *endpoint, weft_status_t status)
 {
-    int32_t *statuses = endpoint->verdicts;
     verdict_t own = {.status = status < 0 ? status : WEFT_OK};
+    bool any = false;
     if (status < 0) {
         snprintf(own.text, sizeof own.text, "%s", weft_last_error());
         own.agreed = wefti_error_is_agreed();
         note_failure(endpoint, status, own.text);
     }
-    weft_status_t gathered =
-        wefti_endpoint_all_gather(endpoint, &own.status, sizeof own.status, statuses);
-    if (gathered < 0) {
-        return gathered;
-    }
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (statuses[r] < 0) {
-            return explain(endpoint, &own);
-        }
-    }
-    return WEFT_OK;
+    WEFT_RETURN_IF_ERROR(begin_control(endpoint));
+    weft_status_t gathered = endpoint->ops->any(endpoint->host, status < 0, &any);
+    wefti_control_met(endpoint->host);
+    return gathered < 0 ? gathered : any ? explain(endpoint, &own) : WEFT_OK;
 }
 
 bool wefti_endpoint_given_up(const wefti_endpoint_t *endpoint, uint32_t attempt)
@@ -385,7 +384,7 @@ void wefti_endpoint_abort_here(wefti_endpoint_t *endpoint, weft_status_t status,
         wefti_control_t *control = endpoint->control[r];
         if (control != NULL) {
             wefti_fault_set(&control->abort, status, text);
-            wefti_futex_wake_all(&control->gathered.value);
+            wefti_futex_wake_all(&control->complete.value);
         }
     }
 }

@@ -68,10 +68,18 @@ typedef struct wefti_control {
     uint8_t pad[12];
     /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two.
      */
-    wefti_signal_t gathered;
+    _Atomic uint32_t gathered;
+    uint32_t pad2;
     uint64_t gather_bytes[2];
     uint32_t gather_kind[2]; /* wefti_control_kind_t, likewise */
-    uint8_t pad2[96];
+    /* Of rank 0's block only: pieces that all ranks have published, on which ranks sleep, */
+    wefti_signal_t complete;
+    _Atomic uint32_t arrived; /* how often a rank has published one, */
+    uint32_t pad3;
+    /* and of the last two, above its number: the first rank, */
+    _Atomic uint64_t first[2];
+    _Atomic uint64_t failed[2]; /* and whether a rank has failed */
+    uint8_t pad4[48];
     wefti_waits_block_t waits; /* what this rank waits in */
     wefti_fault_t cause;       /* cause.c: the first error of one of its groups */
     wefti_refusal_block_t refusals[WEFTI_REFUSALS]; /* cause.c: its groups go on */
@@ -141,6 +149,8 @@ typedef struct wefti_transport_ops {
     /* Of small data, when ranks join, bind and leave; of no data: a barrier. */
     weft_status_t (*all_gather)(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                 void *recv);
+    /* Whether own is true on any rank. */
+    weft_status_t (*any)(wefti_endpoint_t *endpoint, bool own, bool *out_any);
     /* The world ended here: tells ranks whose control blocks are not mapped. */
     void (*aborted)(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
     /* As wefti_endpoint_progress and wefti_endpoint_yield_progress say. */

@@ -28,6 +28,8 @@
 #define POLL_SLICE_MAX_NS 2000000ull
 /* Looking at peers costs a system call: not more often than this. */
 #define CHECK_EVERY_NS 10000000ull
+/* Where ranks share cores, so many that wait may look so often; more of them look less often. */
+#define CROWD_FREE 64u
 #define SLEEP_MAX_NS 3600000000000ull /* an hour: a bound for a wake-up that got lost */
 
 typedef struct waiting {
@@ -39,6 +41,12 @@ typedef struct waiting {
     wefti_wait_fn describe; /* NULL: nothing is known of it */
     void *user;             /* of both */
 } waiting_t;
+
+/* By how much a rank that waits is to be slower, so that all that wait leave the cores to others. */
+static uint32_t crowd(const wefti_endpoint_t *endpoint)
+{
+    return endpoint->may_spin ? 1 : 1 + endpoint->local_rank_count / CROWD_FREE;
+}
 
 static bool reached(const waiting_t *wait)
 {
@@ -85,7 +93,7 @@ static weft_status_t yield(const waiting_t *wait)
 {
     wefti_endpoint_t *endpoint = wait->endpoint;
     uint32_t count = endpoint->may_spin ? YIELDS_ALONE : 4 * endpoint->local_rank_count;
-    for (uint32_t i = 0; i < count && i < YIELDS_MAX; i++) {
+    for (uint32_t i = 0; i < count && i < YIELDS_MAX / crowd(endpoint); i++) {
         wefti_endpoint_progress(endpoint);
         sched_yield();
         if (reached(wait)) {
@@ -231,7 +239,10 @@ static weft_status_t post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now,
 static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
 {
     uint64_t deadline = wefti_endpoint_deadline(wait->endpoint);
-    uint64_t slice = wait->poll != NULL ? POLL_SLICE_MIN_NS : WEFTI_SLICE_NS;
+    uint64_t slower = crowd(wait->endpoint);
+    uint64_t slice_max = min_ns(POLL_SLICE_MAX_NS * slower, WEFTI_SLICE_NS);
+    uint64_t slice = wait->poll != NULL ? min_ns(POLL_SLICE_MIN_NS * slower * slower, slice_max)
+                                        : WEFTI_SLICE_NS;
     uint64_t next_check = 0, since = wefti_now_ns();
     weft_status_t status = WEFT_OK;
     for (;;) {
@@ -241,7 +252,7 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
             if (status == WEFT_OK && now - since >= WEFTI_WAITS_AFTER_NS) {
                 status = post(wait, waiter, now, since);
             }
-            next_check = now + CHECK_EVERY_NS;
+            next_check = now + CHECK_EVERY_NS * slower;
         }
         if (status == WEFT_OK) {
             status = poll_once(wait);
@@ -255,7 +266,7 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
         }
         sleep_once(wait->endpoint, wait->signal, wait->target, min_ns(slice, deadline - now));
         if (wait->poll != NULL) {
-            slice = min_ns(slice * 2, POLL_SLICE_MAX_NS);
+            slice = min_ns(slice * 2, slice_max);
         }
     }
 }

@@ -71,7 +71,12 @@ static void *alloc_raw(const weft_allocator_t *allocator, size_t bytes)
 
 void *wefti_alloc(const weft_allocator_t *allocator, size_t bytes)
 {
-    void *ptr = alloc_raw(or_default(allocator), bytes);
+    allocator = or_default(allocator);
+    if (allocator->alloc == default_alloc) { /* large ones take memory as they are touched */
+        void *zeroed = calloc(1, bytes ? bytes : 1);
+        return zeroed ? zeroed : no_memory(bytes);
+    }
+    void *ptr = alloc_raw(allocator, bytes);
     if (ptr) {
         memset(ptr, 0, bytes);
     }

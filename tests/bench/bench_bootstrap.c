@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Meeting of many processes on this machine. usage: bench_bootstrap [RANKS [RANKS_PER_HOST]]; 1,024
- * by default. Without ranks per host: the overlay alone, as one flat world: rendezvous, all-gather,
- * a flood, leaving. With: whole contexts, so many on each host by WEFT_HOST_ID. Prints one JSON
- * line.
+ * Meeting of many processes on this machine. usage: bench_bootstrap [RANKS [RANKS_PER_HOST | shm]];
+ * 1,024 by default. Without the second argument: the overlay alone, as one flat world: rendezvous,
+ * all-gather, a flood, leaving. With a number: whole contexts, so many on each host by WEFT_HOST_ID.
+ * With shm: whole contexts at a unix address. Prints one JSON line: seconds since the start at which
+ * the last rank was past each stage; then what the ranks hold when all have joined.
  */
+#include <dirent.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -21,6 +23,8 @@
 
 typedef struct result {
     uint64_t open_ns, gather_ns, flood_ns, close_ns; /* when each was over */
+    uint64_t pss_bytes;                              /* of a context, with its share of all */
+    uint64_t page_table_bytes, descriptors;
     uint32_t good;
 } result_t;
 
@@ -117,16 +121,53 @@ static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *resu
     return good;
 }
 
-/* As a program would join: shared memory inside a host, links between hosts. */
+static void measure(result_t *result)
+{
+    char line[128];
+    unsigned long long kib;
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "Pss: %llu kB", &kib) == 1) {
+            result->pss_bytes = kib * 1024;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (sscanf(line, "VmPTE: %llu kB", &kib) == 1) {
+            result->page_table_bytes = kib * 1024;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    DIR *folder = opendir("/proc/self/fd");
+    while (folder != NULL && readdir(folder) != NULL) {
+        result->descriptors++;
+    }
+    if (folder != NULL) {
+        closedir(folder);
+        result->descriptors -= 3; /* ., .. and itself */
+    }
+}
+
+/* As a program would join: shared memory inside a host, links between hosts. per_host 0: at a unix
+ * address. */
 static bool run_context(uint32_t rank, uint32_t size, uint16_t port, uint32_t per_host,
                         result_t *result)
 {
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     weft_context_t *context;
     char address[64], host[32];
-    snprintf(address, sizeof address, "127.0.0.1:%u", port);
-    snprintf(host, sizeof host, "host-%u", rank / per_host);
-    setenv("WEFT_HOST_ID", host, 1);
+    if (per_host > 0) {
+        snprintf(address, sizeof address, "127.0.0.1:%u", port);
+        snprintf(host, sizeof host, "host-%u", rank / per_host);
+        setenv("WEFT_HOST_ID", host, 1);
+    } else {
+        snprintf(address, sizeof address, "unix:@weft-bench-%u", port);
+    }
     params.rank = (int32_t)rank;
     params.world_size = (int32_t)size;
     params.address = address;
@@ -143,6 +184,10 @@ static bool run_context(uint32_t rank, uint32_t size, uint16_t port, uint32_t pe
     result->gather_ns = wefti_now_ns();
     good = weft_context_barrier(context) == WEFT_OK && good;
     result->flood_ns = wefti_now_ns();
+    if (getenv("WEFT_BENCH_MEMORY") != NULL) { /* it takes time */
+        measure(result);
+        good = weft_context_barrier(context) == WEFT_OK && good;
+    }
     weft_context_release(context);
     result->close_ns = wefti_now_ns();
     result->good = good;
@@ -159,6 +204,24 @@ static double worst(const result_t *results, uint32_t size, size_t offset, uint6
         most = value > most ? value : most;
     }
     return (double)(most - began) * 1e-9;
+}
+
+static void print_memory(const result_t *results, uint32_t size)
+{
+    uint64_t pss = 0, tables = 0, most = 0;
+    for (uint32_t r = 0; r < size; r++) {
+        pss += results[r].pss_bytes;
+        tables += results[r].page_table_bytes;
+        most = r > 0 && results[r].descriptors > most ? results[r].descriptors : most;
+    }
+    if (pss > 0) {
+        printf("{\"name\": \"memory\", \"ranks\": %u, \"pss_kib_per_rank\": %llu, "
+               "\"page_tables_kib_per_rank\": %llu, \"descriptors_of_rank_0\": %llu, "
+               "\"most_descriptors_of_others\": %llu}\n",
+               size, (unsigned long long)(pss / size / 1024),
+               (unsigned long long)(tables / size / 1024),
+               (unsigned long long)results[0].descriptors, (unsigned long long)most);
+    }
 }
 
 static void print(const result_t *results, uint32_t size, bool contexts, uint64_t began)
@@ -180,10 +243,11 @@ static void print(const result_t *results, uint32_t size, bool contexts, uint64_
 int main(int argc, char **argv)
 {
     uint32_t size = argc > 1 ? (uint32_t)atoi(argv[1]) : 1024;
-    uint32_t per_host = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
+    bool contexts = argc > 2;
+    uint32_t per_host = contexts ? (uint32_t)atoi(argv[2]) : 0; /* of "shm": 0 */
     bool good = true;
     if (size < 2 || size > 4096) {
-        fprintf(stderr, "usage: bench_bootstrap [RANKS [RANKS_PER_HOST]]\n");
+        fprintf(stderr, "usage: bench_bootstrap [RANKS [RANKS_PER_HOST | shm]]\n");
         return 2;
     }
     result_t *results = mmap(NULL, size * sizeof *results, PROT_READ | PROT_WRITE,
@@ -194,8 +258,8 @@ int main(int argc, char **argv)
     for (uint32_t r = 0; r < size; r++) {
         pids[r] = fork();
         if (pids[r] == 0) {
-            bool fine = per_host > 0 ? run_context(r, size, port, per_host, &results[r])
-                                     : run_rank(r, size, port, &results[r]);
+            bool fine = contexts ? run_context(r, size, port, per_host, &results[r])
+                                 : run_rank(r, size, port, &results[r]);
             _exit(fine ? 0 : 1);
         }
         good = good && pids[r] > 0;
@@ -204,7 +268,8 @@ int main(int argc, char **argv)
         int state = 0;
         good = pids[r] > 0 && waitpid(pids[r], &state, 0) == pids[r] && state == 0 && good;
     }
-    print(results, size, per_host > 0, began);
+    print(results, size, contexts, began);
+    print_memory(results, size);
     free(pids);
     return good ? 0 : 1;
 }

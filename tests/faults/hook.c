@@ -194,6 +194,13 @@ static weft_status_t hook_all_gather(wefti_endpoint_t *endpoint, const void *sen
                       : hook->inner->all_gather(endpoint, send, bytes, recv);
 }
 
+static weft_status_t hook_any(wefti_endpoint_t *endpoint, bool own, bool *out_any)
+{
+    hook_t *hook = hook_of(endpoint);
+    weft_status_t status = count_call(hook, WEFTI_HOOK_ALL_GATHER, "all-gather");
+    return status < 0 ? refuse(endpoint, status) : hook->inner->any(endpoint, own, out_any);
+}
+
 /* The rank that fails says so to the others, who wait for its part in the growth. */
 static weft_status_t hook_region_grow(wefti_endpoint_t *endpoint, size_t bytes, bool later)
 {
@@ -264,6 +271,7 @@ weft_status_t wefti_hook_attach(wefti_endpoint_t *endpoint, const wefti_hook_rul
     hook->ops = *endpoint->ops;
     hook->ops.close = hook_close;
     hook->ops.all_gather = hook_all_gather;
+    hook->ops.any = hook_any;
     hook->ops.region_grow = hook_region_grow;
     hook->ops.put = hook_put;
     hook->ops.signal = hook_signal;

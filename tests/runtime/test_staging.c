@@ -15,18 +15,34 @@
 #define STAGING_BYTES ((size_t)200 << 20)
 #define POOL_BYTES ((size_t)64 << 20) /* more than all the rest of the channels of a pool */
 
-/* Of this rank's region; 0: over sockets it may have another name, or none. */
-static size_t region_bytes(void)
+/* Memory of part index of count equal ones of a file. */
+static size_t memory_of_part(int fd, uint64_t index, uint64_t count)
+{
+    struct stat info;
+    RANK_CHECK(fstat(fd, &info) == 0);
+    off_t at = (off_t)(index * ((uint64_t)info.st_size / count));
+    off_t end = at + (off_t)((uint64_t)info.st_size / count);
+    size_t bytes = 0;
+    while (at < end && (at = lseek(fd, at, SEEK_DATA)) >= 0 && at < end) {
+        off_t hole = lseek(fd, at, SEEK_HOLE);
+        bytes += (size_t)((hole < end ? hole : end) - at);
+        at = hole;
+    }
+    return bytes;
+}
+
+/* Of this rank's region, one of per_host in a file; 0: over sockets it may have another name, or
+ * none. */
+static size_t region_bytes(const rank_world_t *world, uint32_t per_host)
 {
     size_t most = 0;
     DIR *folder = opendir("/proc/self/fd");
     RANK_CHECK(folder != NULL);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         char name[64] = "";
-        struct stat info;
         if (readlinkat(dirfd(folder), entry->d_name, name, sizeof name - 1) > 0 &&
-            strstr(name, "memfd:weft-region") != NULL && fstat(atoi(entry->d_name), &info) == 0) {
-            size_t bytes = (size_t)info.st_blocks * 512;
+            strstr(name, "memfd:weft-region") != NULL) {
+            size_t bytes = memory_of_part(atoi(entry->d_name), world->rank % per_host, per_host);
             most = bytes > most ? bytes : most;
         }
     }
@@ -52,12 +68,12 @@ static void sum(weft_group_t *group, size_t count, const char *path)
 
 static void run_on_demand(rank_world_t *world)
 {
-    size_t before = region_bytes();
+    size_t before = region_bytes(world, world->size);
     RANK_CHECK(before < POOL_BYTES);
     sum(world->group, 4, "posting");
-    RANK_CHECK(region_bytes() == before);
+    RANK_CHECK(region_bytes(world, world->size) == before);
     sum(world->group, (size_t)1 << 19, "staged");
-    size_t after = region_bytes();
+    size_t after = region_bytes(world, world->size);
     RANK_CHECK(before == 0 || (after > before && after < before + ((size_t)8 << 20)));
     sum(world->group, (size_t)3 << 20, "staged");
     sum(world->group, (size_t)1 << 19, "staged");
@@ -65,16 +81,16 @@ static void run_on_demand(rank_world_t *world)
     RANK_OK(weft_group_duplicate(world->group, &group));
     sum(group, 100000, "staged");
     weft_group_destroy(group);
-    RANK_CHECK(region_bytes() < POOL_BYTES);
+    RANK_CHECK(region_bytes(world, world->size) < POOL_BYTES);
 }
 
 /* Schedules take what calls of their size need, not all that they may take. */
 static void run_on_demand_over_hosts(rank_world_t *world)
 {
-    size_t count = (size_t)1 << 16, before = region_bytes();
+    size_t count = (size_t)1 << 16, before = region_bytes(world, 2);
     RANK_CHECK(before > 0 && before < POOL_BYTES);
     sum(world->group, count, "schedule");
-    size_t after = region_bytes();
+    size_t after = region_bytes(world, 2);
     RANK_CHECK(after < before + ((size_t)8 << 20));
     uint64_t counts[4]; /* to each rank and from it; less with the last one */
     uint8_t *send = calloc(world->size, count), *recv = calloc(world->size, count);
@@ -90,12 +106,12 @@ static void run_on_demand_over_hosts(rank_world_t *world)
     }
     free(send);
     free(recv);
-    RANK_CHECK(region_bytes() < before + ((size_t)8 << 20));
+    RANK_CHECK(region_bytes(world, 2) < before + ((size_t)8 << 20));
     sum(world->group, (size_t)4 << 20, "schedule"); /* what a larger call takes, */
-    size_t large = region_bytes();
+    size_t large = region_bytes(world, 2);
     RANK_CHECK(large > after);
     sum(world->group, (size_t)4 << 20, "schedule"); /* the next one uses */
-    RANK_CHECK(region_bytes() == large);
+    RANK_CHECK(region_bytes(world, 2) == large);
 }
 
 static void test_staging_takes_memory_on_demand_over_hosts(void **state)

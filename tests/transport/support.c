@@ -157,8 +157,9 @@ int wait_for(pid_t pid)
 void run_processes(const world_t *world)
 {
     char address[96], folder[48] = "";
-    pid_t pids[64];
-    int results[64];
+    pid_t pids[128];
+    int results[128];
+    assert_true(world->size <= sizeof pids / sizeof *pids);
     new_address(address, sizeof address);
     if (world->transport != NULL) {
         snprintf(folder, sizeof folder, "/tmp/weft-transport-XXXXXX");

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -277,17 +278,18 @@ static void test_bootstrap_garbage(void **state)
         send_with_fds(sockets[used], noise, i % 3 == 0 ? 512 : bytes, many, (size_t)(i % 9));
         used++;
     }
-    /* The right form with wrong contents: no descriptors, too many, a kind that is none of a
+    /* The right form with wrong contents: descriptors, kinds that do not come first from a
      * guest's. */
     wefti_shm_packet_t hello = {.magic = WEFTI_SHM_MAGIC,
                                 .version = WEFTI_SHM_VERSION,
                                 .kind = WEFTI_SHM_HELLO,
                                 .rank = 1,
                                 .world_size = 2};
-    send_with_fds(sockets[used++] = connect_to(address), &hello, sizeof hello, NULL, 0);
     send_with_fds(sockets[used++] = connect_to(address), &hello, sizeof hello, many, 1);
     send_with_fds(sockets[used++] = connect_to(address), &hello, sizeof hello, many, 8);
-    hello.kind = WEFTI_SHM_PEER;
+    hello.kind = WEFTI_SHM_READY;
+    send_with_fds(sockets[used++] = connect_to(address), &hello, sizeof hello, NULL, 0);
+    hello.kind = WEFTI_SHM_COMPLETE;
     send_with_fds(sockets[used++] = connect_to(address), &hello, sizeof hello, many, 2);
     sockets[used++] = connect_to(address); /* says nothing */
     close(connect_to(address));            /* goes at once */
@@ -308,37 +310,54 @@ static void test_bootstrap_garbage(void **state)
     assert_false(socket_exists(address));
 }
 
-/* A rank that hands out memory it can take away again is refused: it could kill everybody by
- * SIGBUS. */
+/* A rank 0 that hands out memory which it can take away again, or too little, is refused: it could
+ * kill every rank by SIGBUS. */
+static void refuses_memory(bool sealed)
+{
+    attempt_t attempt;
+    char address[64];
+    struct sockaddr_un where;
+    socklen_t length;
+    new_address(address, sizeof address);
+    assert_int_equal(wefti_shm_parse_address(address, &where, &length), WEFT_OK);
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&where, length), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    attempt_start(&attempt, 1, 2, address);
+    assert_int_equal(pthread_create(&attempt.thread, NULL, attempt_main, &attempt), 0);
+    int guest = accept(listener, NULL, NULL);
+    wefti_shm_packet_t packet;
+    assert_int_equal(recv(guest, &packet, sizeof packet, 0), sizeof packet);
+    assert_int_equal(packet.kind, WEFTI_SHM_HELLO);
+    packet.kind = WEFTI_SHM_ACCEPTED;
+    packet.rank = 0;
+    int fds[2] = {memfd_create("a", MFD_CLOEXEC | MFD_ALLOW_SEALING),
+                  memfd_create("b", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    assert_int_equal(ftruncate(fds[0], sealed ? 4096 : 1 << 20), 0);
+    assert_int_equal(ftruncate(fds[1], 1 << 20), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fcntl(fds[i], F_ADD_SEALS, sealed ? F_SEAL_SHRINK : 0), 0);
+    }
+    send_with_fds(guest, &packet, sizeof packet, fds, 2);
+    assert_int_equal(recv(guest, &packet, sizeof packet, 0), sizeof packet);
+    assert_int_equal(packet.kind, WEFTI_SHM_ERROR);
+    assert_non_null(strstr(packet.text, "rank 1: invalid shared memory from rank 0"));
+    pthread_join(attempt.thread, NULL);
+    assert_int_equal(attempt.status, WEFT_ERR_FORMAT);
+    assert_null(attempt.endpoint);
+    close(guest);
+    close(listener);
+    close(fds[0]);
+    close(fds[1]);
+}
+
 static void test_bootstrap_unsealed_memory(void **state)
 {
     (void)state;
-    attempt_t attempt;
-    char address[64];
-    new_address(address, sizeof address);
-    attempt_start(&attempt, 0, 2, address);
-    assert_int_equal(pthread_create(&attempt.thread, NULL, attempt_main, &attempt), 0);
-    wefti_shm_packet_t hello = {.magic = WEFTI_SHM_MAGIC,
-                                .version = WEFTI_SHM_VERSION,
-                                .kind = WEFTI_SHM_HELLO,
-                                .rank = 1,
-                                .world_size = 2};
-    int fds[2] = {memfd_create("a", MFD_CLOEXEC | MFD_ALLOW_SEALING),
-                  memfd_create("b", MFD_CLOEXEC)};
-    assert_int_equal(ftruncate(fds[0], 4096), 0);
-    int socket_fd = connect_to(address);
-    send_with_fds(socket_fd, &hello, sizeof hello, fds, 2);
-    /* Wait for rank 0's verdict: it tells the reason to rank 1 by the all-gather and gives up when
-     * we go. */
-    wefti_shm_packet_t answer;
-    assert_int_equal(recv(socket_fd, &answer, sizeof answer, 0), sizeof answer);
-    assert_int_equal(answer.kind, WEFTI_SHM_ACCEPTED);
-    close(socket_fd);
-    pthread_join(attempt.thread, NULL);
-    assert_true(attempt.status < 0);
-    assert_null(attempt.endpoint);
-    close(fds[0]);
-    close(fds[1]);
+    int before = open_fd_count();
+    refuses_memory(false);
+    refuses_memory(true); /* but too short */
+    assert_int_equal(open_fd_count(), before);
 }
 
 /* A rank that joined and died before the others came ends the join, and is named. */
@@ -356,13 +375,8 @@ static void test_bootstrap_joined_and_gone(void **state)
                                 .kind = WEFTI_SHM_HELLO,
                                 .rank = 2,
                                 .world_size = 3};
-    int fds[2];
-    assert_int_equal(wefti_memfd_create("a", 4096, &fds[0]), WEFT_OK);
-    assert_int_equal(wefti_memfd_create("b", 0, &fds[1]), WEFT_OK);
     int socket_fd = connect_to(address);
-    send_with_fds(socket_fd, &hello, sizeof hello, fds, 2);
-    close(fds[0]);
-    close(fds[1]);
+    send_with_fds(socket_fd, &hello, sizeof hello, NULL, 0);
     close(socket_fd);
     pthread_join(attempt.thread, NULL);
     assert_int_equal(attempt.status, WEFT_ERR_PEER_DIED);

@@ -2,6 +2,7 @@
 /* Killed ranks, file size limits, forked children: processes only. */
 #include "support.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,18 +201,18 @@ static void test_failure_killed_anywhere(void **state)
     }
 }
 
-/* One rank may write 1 MiB files only. */
+#define FILE_LIMIT (3u * (4u << 20))
+
+/* The memory of all ranks lies in one file: each has its share of the limit. */
 static int under_file_size_limit(wefti_endpoint_t *endpoint, void *user)
 {
     (void)user;
     size_t offset;
-    if (endpoint->rank == 1) {
-        const struct rlimit limit = {1u << 20, 1u << 20};
-        setrlimit(RLIMIT_FSIZE, &limit);
-    }
     EXPECT(wefti_region_alloc(endpoint, 8u << 20, &offset) == WEFT_ERR_NO_MEMORY);
-    EXPECT(strstr(weft_last_error(), "rank 1: ") != NULL);
-    EXPECT(strstr(weft_last_error(), "8") != NULL);
+    EXPECT(strstr(weft_last_error(), "rank 0: ") != NULL);
+    EXPECT(strstr(weft_last_error(), "cannot grow to 8.0 MiB") != NULL);
+    EXPECT(strstr(weft_last_error(), "4.0 MiB per rank") != NULL);
+    EXPECT(strstr(weft_last_error(), "ulimit -f") != NULL);
     sigset_t pending, blocked;
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, NULL, &blocked);
@@ -226,10 +227,15 @@ static int under_file_size_limit(wefti_endpoint_t *endpoint, void *user)
 static void test_failure_file_size_limit(void **state)
 {
     (void)state;
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){FILE_LIMIT, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     run_processes(&(world_t){.size = 3, .fn = under_file_size_limit, .settings = test_settings()});
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
-/* One rank may not open enough files for the memory of all: the others learn why it left. */
+/* One rank may not open enough files for the memory of the world: the others learn why it left. */
 static void test_failure_few_descriptors(void **state)
 {
     (void)state;
@@ -245,8 +251,8 @@ static void test_failure_few_descriptors(void **state)
             wefti_endpoint_t *endpoint;
             int next = dup(0);
             close(next);
-            if (r == 2) { /* the own memory, the socket, the memory of one rank */
-                const struct rlimit limit = {(rlim_t)next + 5, (rlim_t)next + 5};
+            if (r == 2) { /* the socket and one descriptor more */
+                const struct rlimit limit = {(rlim_t)next + 2, (rlim_t)next + 2};
                 setrlimit(RLIMIT_NOFILE, &limit);
             }
             board->status[r] = open_rank(r, 3, address, NULL, &settings, &endpoint);
@@ -259,7 +265,7 @@ static void test_failure_few_descriptors(void **state)
     }
     for (uint32_t r = 0; r < 3; r++) {
         if (board->status[r] != WEFT_ERR_SYSTEM ||
-            strstr(board->text[r], "rank 2: cannot receive another rank's memory") == NULL) {
+            strstr(board->text[r], "rank 2: cannot receive the descriptors") == NULL) {
             fail_msg("rank %u: %d %s", r, board->status[r], board->text[r]);
         }
     }
@@ -273,6 +279,84 @@ static void test_failure_more_than_the_machine(void **state)
     assert_non_null(strstr(weft_last_error(), "each of 2 ranks"));
     assert_int_equal(wefti_memory_check(SIZE_MAX, 3), WEFT_ERR_NO_MEMORY);
     assert_int_equal(wefti_memory_check(4096, 2), WEFT_OK);
+}
+
+/* More ranks than each watches all the time, and a pair of them that do not watch each other. */
+#define LARGE 72u
+#define LARGE_VICTIM 37u
+
+typedef struct large {
+    _Atomic uint32_t blocked; /* ranks that only look at go */
+    uint32_t descriptors[LARGE], mappings[LARGE];
+    char text[256];
+} large_t;
+
+static uint32_t mapping_count(void)
+{
+    uint32_t lines = 0;
+    FILE *file = fopen("/proc/self/maps", "re");
+    for (int c; file != NULL && (c = fgetc(file)) != EOF;) {
+        lines += c == '\n';
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return lines;
+}
+
+/* Only rank 0 waits in Weft for the rank that dies; the others wait for rank 0. */
+static int large_world(wefti_endpoint_t *endpoint, void *user)
+{
+    large_t *large = user;
+    size_t offset;
+    uint32_t rank = endpoint->rank;
+    EXPECT(wefti_region_alloc(endpoint, sizeof(wefti_signal_t), &offset) == WEFT_OK);
+    large->descriptors[rank] = (uint32_t)open_fd_count();
+    large->mappings[rank] = mapping_count();
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    atomic_fetch_add(&large->blocked, rank != 0);
+    if (rank == LARGE_VICTIM) {
+        while (atomic_load(&large->blocked) < LARGE - 1) {
+            sched_yield();
+        }
+        kill(getpid(), SIGKILL);
+    }
+    if (rank == 0) {
+        wefti_signal_t *signal = (wefti_signal_t *)(void *)(endpoint->region_of[0] + offset);
+        EXPECT(wefti_wait_signal(endpoint, signal, 1, "a step", NULL, NULL) == WEFT_ERR_PEER_DIED);
+        snprintf(large->text, sizeof large->text, "%s", weft_last_error());
+        atomic_store(&large->blocked, LARGE);
+        wefti_futex_wake_all(&large->blocked);
+        return 0;
+    }
+    for (uint32_t seen; (seen = atomic_load(&large->blocked)) < LARGE;) {
+        wefti_futex_wait(&large->blocked, seen, UINT64_MAX / 4);
+    }
+    return 0;
+}
+
+/* What a rank holds grows with the logarithm of the world, and any rank's death is still seen by
+ * any rank that waits. */
+static void test_failure_large_world(void **state)
+{
+    (void)state;
+    large_t *large =
+        mmap(NULL, sizeof *large, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(large != MAP_FAILED);
+    uint32_t mappings = mapping_count(), descriptors = (uint32_t)open_fd_count();
+    run_processes(&(world_t){.size = LARGE,
+                             .fn = large_world,
+                             .user = large,
+                             .settings = test_settings(),
+                             .killed = LARGE_VICTIM + 1});
+    assert_non_null(strstr(large->text, "rank 37 (pid "));
+    assert_non_null(strstr(large->text, "died"));
+    for (uint32_t r = 1; r < LARGE; r++) { /* rank 0 keeps a connection to each */
+        /* neighbours at distances 1 to 64 in both directions, rank 0, the regions */
+        assert_in_range(large->descriptors[r] - descriptors, 2, 2 * 7 + 2);
+        assert_in_range(large->mappings[r] - mappings, 2, 16);
+    }
+    munmap(large, sizeof *large);
 }
 
 /* A child forked by a rank gets errors, and leaves the world as it is. */
@@ -341,6 +425,7 @@ int main(void)
         cmocka_unit_test(test_failure_killed_anywhere),
         cmocka_unit_test(test_failure_file_size_limit),
         cmocka_unit_test(test_failure_few_descriptors),
+        cmocka_unit_test(test_failure_large_world),
         cmocka_unit_test(test_failure_more_than_the_machine),
         cmocka_unit_test(test_failure_forked_child),
         cmocka_unit_test(test_failure_child_gives_sockets_up),

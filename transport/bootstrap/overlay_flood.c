@@ -2,7 +2,7 @@
 /*
  * Messages to all ranks. Each rank forwards a flood that it has not seen over all its other links,
  * so it arrives although ranks on the way are gone. Departures travel as bitmaps of all ranks that
- * left, at most one per link in GONE_NS: if all ranks leave at once, each sends a few bitmaps
+ * left, at most one per link in GONE_NS (more in large worlds): if all ranks leave at once, each sends a few bitmaps
  * instead of one message per rank.
  */
 #include "transport/bootstrap/overlay.h"
@@ -16,6 +16,9 @@
 #include "runtime/base/sync.h"
 
 #define GONE_NS 20000000ull
+/* In larger worlds more bitmaps go around for each rank that leaves: they go less often. */
+#define GONE_RANKS 64u
+#define GONE_MAX_NS 500000000ull
 /* Kinds of our own, next to the callers'. */
 #define KIND_OWN 0x80000000u
 #define KIND_DIED KIND_OWN
@@ -177,10 +180,16 @@ static void set_timer(wefti_overlay_t *overlay, uint64_t wait_ns)
     overlay->timer_set = true;
 }
 
+static uint64_t gone_pause(const wefti_overlay_t *overlay)
+{
+    uint64_t pause_ns = GONE_NS * (1 + overlay->world_size / GONE_RANKS);
+    return pause_ns < GONE_MAX_NS ? pause_ns : GONE_MAX_NS;
+}
+
 void wefti_overlay_send_gone(wefti_overlay_t *overlay)
 {
-    uint64_t now = wefti_now_ns();
-    bool due = now >= overlay->gone_sent_ns + GONE_NS;
+    uint64_t now = wefti_now_ns(), next = overlay->gone_sent_ns + gone_pause(overlay);
+    bool due = now >= next;
     bool waiting = false;
     for (uint32_t i = 0; i < overlay->link_count; i++) {
         wefti_overlay_link_t *link = &overlay->links[i];
@@ -200,7 +209,7 @@ void wefti_overlay_send_gone(wefti_overlay_t *overlay)
         overlay->timer_set = false;
     }
     if (waiting && !overlay->timer_set) {
-        set_timer(overlay, overlay->gone_sent_ns + GONE_NS - now);
+        set_timer(overlay, next - now);
     }
 }
 

@@ -169,7 +169,7 @@ class BadInput(Case):
         plan = self.compile("mlp.onnx", "p.weft", 24, 4)
         started = time.monotonic()
         self.bad("run", plan, "-n", 24, "--data", DATA, "--steps", 1, match="Too many open files",
-                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)))
         self.assertLess(time.monotonic() - started, support.PROMPT)
 
 

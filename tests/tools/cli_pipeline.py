@@ -70,8 +70,8 @@ class Pipeline(Case):
         for name, value in x.items():
             save_tensor(self.dir / "in" / f"{name}.x.pb", value)
         self.weft("run", "p.weft", "--inputs", "in", "--outputs", "out", env={"WEFT_CHECK": "results"})
-        np.testing.assert_allclose(load_tensor(self.dir / "out" / "y.pb")[1], np.tanh(x["text"] @ w0), rtol=1e-5)
-        np.testing.assert_allclose(load_tensor(self.dir / "out" / "z.pb")[1], np.tanh(x["image"] @ w1), rtol=1e-5)
+        np.testing.assert_allclose(load_tensor(self.dir / "out" / "y.pb")[1], np.tanh(x["text"] @ w0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(load_tensor(self.dir / "out" / "z.pb")[1], np.tanh(x["image"] @ w1), rtol=1e-5, atol=1e-6)
         self.assertEqual(list(load_tensor(self.dir / "out" / "size.pb")[1]), [3, 5])
         report = self.explain()
         self.assertEqual([(a["axis"], a["size"]) for a in report["mesh"]], [("data", 1), ("model", 2)])

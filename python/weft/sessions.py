@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """weft.Session: steps of a plan, its tensors by name, files, figures (include/weft/session.h, checkpoint.h)."""
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -187,13 +188,13 @@ class _Fed:
 
 class _Views:
     """What arrays over inputs' memory keep: their session, where that is closed or left also."""
-    __slots__ = "handle", "end", "__weakref__"
+    __slots__ = "handle", "end", "process", "__weakref__"
 
     def __init__(self, handle):
-        self.handle, self.end = handle, None
+        self.handle, self.end, self.process = handle, None, os.getpid()
 
-    def __del__(self):
-        if self.end is not None:
+    def __del__(self, getpid=os.getpid):
+        if self.end is not None and self.process == getpid():  # a forked child has not inherited the memory
             self.end()
 
 
@@ -236,13 +237,16 @@ class Session:
 
         params = library.weft_session_params_t(plan=_core._with(plan, int), registry=plan._registry, trace=bool(trace))
         _core._with(context, create)
-        self._handle = library.own(context, out.value, partial(_release, context, self._views), "session",
+        self._handle = library.own(context, out.value, partial(_release, context, plan, self._views), "session",
                                    "the session was closed")
         for bound in self._inputs.values():
             self._call(_find_memory, bound)
 
     def __init_subclass__(cls, **words):
         raise TypeError("weft.Session has no subclasses")
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle 'weft.Session' object")  # nor copy it: close() would end one of the two only
 
     params = _tensors("params", "Trained weights by name: a copy when read, replaced when set (the same on all ranks). "
                       "Collective only on a\ndecoupled plan.")
@@ -539,8 +543,9 @@ def _find_memory(session, bound):
         bound.memory = memory.value
 
 
-def _release(context, views, session):
-    """Ends a session. If its context is closed, memory with arrays stays: or else the session, until they are gone."""
+def _release(context, plan, views, session):
+    """Ends a session, before its plan, which has its kernels. If its context is closed, memory with arrays stays: or
+    else the session, until they are gone."""
     views = views.get(0)
     try:
         stays = views is None or not _core._with(context, library.weft_context_device) and \
@@ -562,6 +567,8 @@ def _number(name, value):
         return library.ctypes.c_double(value).value  # which accepts no text
     except TypeError:
         raise TypeError(f"scalar '{name}' must be a number, not {type(value)}") from None
+    except OverflowError:
+        raise ValueError(f"scalar '{name}': an integer is out of range of float") from None
 
 
 def _wrong_type(what, name, expected, got):

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """weft.Session: training and inference against numpy and `weft run`; what it holds, files, wrong input, lifetimes."""
+import copy
 import gc
 import json
 import os
+import pathlib
+import pickle
 import struct
 import subprocess
 import sys
@@ -30,6 +33,8 @@ except ImportError:
 
 BATCH = 4
 SEED = 11
+SWISH = ranks.SOURCE / "samples" / "custom_kernel" / "swish.onnx"
+PLUGIN = pathlib.Path(os.environ.get("WEFT_BINARY_DIR") or pathlib.Path(ranks.WEFT).parent) / "samples" / "libswish.so"
 
 
 def all_reduce(value, result):
@@ -568,6 +573,7 @@ class Wrong(Case):
                 (ValueError, "image is a numpy array whose memory is not contiguous", (x[:, :, :, ::-1], y), {}),
                 (TypeError, "image must have memory", (x.tolist(), y), {}),
                 (TypeError, "scalar 'lr' must be a number", (x, y), {"lr": "fast"}),
+                (ValueError, "scalar 'lr': an integer is out of range of float", (x, y), {"lr": 10**400}),
             )
             for error, text, args, keywords in wrong:
                 with self.raises_within(error, text):
@@ -687,6 +693,26 @@ class Lifetime(Case):
         del session, closed
         gc.collect()
         np.testing.assert_array_equal(arrays[1], x + 1)
+
+    @unittest.skipUnless(PLUGIN.exists(), f"{PLUGIN} is missing")
+    def test_arrays_keep_kernels(self):
+        """An array that goes last ends the session, by kernels of the plan's plugin."""
+        plan = weft.compile(SWISH, batch=BATCH, kernels=PLUGIN)
+        session = weft.Session(plan)
+        array = next(iter(session.inputs.values()))
+        session.close()
+        del session, plan
+        gc.collect()
+        array[:] = 0
+        del array
+        gc.collect()
+        self.assert_same("alive")
+
+    def test_copies(self):
+        session = weft.Session(self.compile())
+        for function in (copy.copy, copy.deepcopy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, "cannot pickle 'weft.Session' object"):
+                function(session)
 
     def test_plan_goes_first(self):
         x, y = self.batches(1)[0][self.rank]

@@ -43,28 +43,26 @@ int wp_lock(wp_state_t *state, pthread_mutex_t *lock)
     return 0;
 }
 
-/* ---- life ---- */
-/* At the end of the program a thread that goes on waiting in a call would keep it from ending. */
-static void end_calls(wp_group_t *self)
+void wp_end_calls(const wp_context_t *context, pthread_mutex_t *lock)
 {
-    weft_context_t *context = self->context->context;
-    if (pthread_mutex_trylock(&self->lock) == 0) {
-        pthread_mutex_unlock(&self->lock);
-    } else if (context != NULL) {
+    if (pthread_mutex_trylock(lock) == 0) {
+        pthread_mutex_unlock(lock);
+    } else if (context->context != NULL) {
         char text[96];
         snprintf(text, sizeof text, "rank %u ended while a thread of it was in a call",
-                 (unsigned)self->context->rank);
-        weft_context_abort(context, text);
+                 (unsigned)context->rank);
+        weft_context_abort(context->context, text);
     }
 }
 
+/* ---- life ---- */
 /* The context is being closed: the C group goes, this object stays. */
 static void leave(wp_holder_t *holder)
 {
     wp_group_t *self = (wp_group_t *)(void *)((char *)holder - offsetof(wp_group_t, holder));
     Py_INCREF((PyObject *)self);
     if (self->context->state->exiting) {
-        end_calls(self);
+        wp_end_calls(self->context, &self->lock);
     }
     if (!wp_lock_take(&self->lock)) { /* a signal handler in a call, which needs it to the end */
         Py_DECREF((PyObject *)self);

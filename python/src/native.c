@@ -67,10 +67,8 @@ static void leave(wp_holder_t *holder)
 {
     handle_t *self = (handle_t *)(void *)((char *)holder - offsetof(handle_t, holder));
     Py_INCREF((PyObject *)self);
-    if (self->context->state->exiting && pthread_mutex_trylock(&self->lock) == 0) {
-        pthread_mutex_unlock(&self->lock);
-    } else if (self->context->state->exiting && self->context->context != NULL) {
-        weft_context_abort(self->context->context, "a rank ended while a thread was in a call");
+    if (self->context->state->exiting) {
+        wp_end_calls(self->context, &self->lock);
     }
     if (wp_lock_take(
             &self->lock)) { /* else a signal handler in a call, which needs it to the end */

@@ -217,6 +217,9 @@ int wp_lock(wp_state_t *state, pthread_mutex_t *lock);
 /* The same without an exception: false. */
 bool wp_lock_take(pthread_mutex_t *lock);
 void wp_lock_refused(wp_state_t *state);
+/* At the end of the program, which a thread that waits in a call would keep from ending: aborts the
+ * world if a thread has lock. */
+void wp_end_calls(const wp_context_t *context, pthread_mutex_t *lock);
 /* One that tells when its own thread takes it twice. */
 void wp_lock_init(pthread_mutex_t *lock);
 

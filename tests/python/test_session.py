@@ -874,6 +874,25 @@ if weft.get_rank() == 1:
         session.eval()
 """)
 
+    def test_ends_while_a_thread_steps(self):
+        """It would wait for ever; the other rank hears which one ended."""
+        self.run_script("""
+import sys, threading, numpy as np, weft
+weft.init()
+session = weft.Session(weft.compile(sys.argv[1], batch=4))
+if weft.get_rank() == 1:
+    threading.Thread(target=session.step, daemon=True).start()
+    weft.send(np.ones(3), 0)
+else:
+    weft.recv(np.ones(3), 1)
+    try:
+        weft.recv(np.ones(3), 1)
+    except (weft.WeftAbortedError, weft.WeftPeerDiedError) as error:  # the latter where the step had not begun
+        assert "rank 1 " in str(error), error
+    else:
+        raise AssertionError
+""")
+
     def test_without_numpy(self):
         """Memory goes in as memoryviews, and comes out as such."""
         self.run_script("""

@@ -138,11 +138,9 @@ configure_and_build "$build" "weft_installed weft_python" -G Ninja -DCMAKE_BUILD
 
 say "wheel"
 rm -rf "$work/dist" "$work/plain"
-licences=build/licences # of what is linked statically: in the wheel beside Weft's own (pyproject.toml)
-rm -rf "$licences" && cp -r "$root/licences" "$licences"
-trap 'rm -rf "$licences"' EXIT
 _PYTHON_HOST_PLATFORM=linux-$arch "$tools/bin/python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
-  --config-settings=cmake.define.WEFT_BUILT="$build" --config-settings=build-dir="$work/pip" -w "$work/plain" .
+  --config-settings=cmake.define.WEFT_BUILT="$build" --config-settings=cmake.define.WEFT_LICENCES="$root/licences" \
+  --config-settings=build-dir="$work/pip" -w "$work/plain" .
 auditwheel repair --plat auto -w "$work/dist" "$work"/plain/*.whl >"$work/auditwheel.log" 2>&1 ||
   { cat "$work/auditwheel.log" >&2; exit 1; }
 wheel=$(echo "$work"/dist/*.whl)

@@ -171,7 +171,9 @@ class Wheel(unittest.TestCase):
         self.assertLess(self.wheel.stat().st_size, 8e6)  # with a command that has a copy of the library
 
     def test_licence(self):
-        self.assertEqual(len(list(self.package.parent.glob("weft-*.dist-info/**/LICENSE"))), 1)
+        info = next(self.package.parent.glob("weft-*.dist-info"))
+        self.assertEqual([path.name for path in (info / "licenses").rglob("*")], ["LICENSE"])
+        self.assertRegex((info / "METADATA").read_text(), "(?m)^License-File: LICENSE$")
 
     def test_files(self):
         files = {path.relative_to(self.package).as_posix() for path in self.package.rglob("*") if path.is_file()}

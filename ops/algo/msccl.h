@@ -62,6 +62,7 @@ typedef struct wefti_msccl_step {
     uint32_t peer;    /* of a receive: index of the send; of a send: of the receive */
     uint32_t forward; /* of rrs and the like: index of the receive at the next hop */
     bool needed;      /* another step waits for it */
+    uint32_t joined;  /* re: index of the step before that adds to the same chunks, or NONE */
     bool joins_next;  /* re: the next step of the block adds to the same chunks */
 } wefti_msccl_step_t;
 

@@ -419,7 +419,6 @@ static weft_status_t gather_sources(converter_t *c, uint32_t gpu, uint32_t i, ui
 {
     const wefti_msccl_step_t *step = &c->m->steps[c->step];
     const wefti_msccl_type_info_t *type = &wefti_msccl_types[step->type];
-    const wefti_msccl_block_t *block = &c->m->blocks[step->block];
     uint32_t count = 0;
     WEFT_RETURN_IF_ERROR(reserve_sources(c, 2));
     if (type->receives) {
@@ -431,16 +430,13 @@ static weft_status_t gather_sources(converter_t *c, uint32_t gpu, uint32_t i, ui
     if (type->reads_source) {
         WEFT_RETURN_IF_ERROR(read(c, gpu, &step->source, i, &c->sources[count++]));
     }
-    for (uint32_t s = c->step; step->type == WEFTI_MSCCL_REDUCE && s-- > block->first;) {
-        const wefti_msccl_step_t *before = &c->m->steps[s];
-        if (before->type == WEFTI_MSCCL_NOP) {
-            continue;
-        }
-        if (!before->joins_next) {
-            break;
+    for (uint32_t s = step->joined; s != WEFTI_MSCCL_NONE; s = c->m->steps[s].joined) {
+        if (count > c->m->gpu_count) {
+            return wefti_msccl_error(c->m, c->step, "adds more parts than there are gpus: %u",
+                                     c->m->gpu_count);
         }
         WEFT_RETURN_IF_ERROR(reserve_sources(c, count + 1));
-        WEFT_RETURN_IF_ERROR(read(c, gpu, &before->source, i, &c->sources[count++]));
+        WEFT_RETURN_IF_ERROR(read(c, gpu, &c->m->steps[s].source, i, &c->sources[count++]));
     }
     *out_count = count;
     return WEFT_OK;

@@ -546,7 +546,7 @@ static weft_status_t find_needs(wefti_msccl_t *msccl)
     for (uint32_t s = 0; s < msccl->step_count; s++) {
         wefti_msccl_step_t *step = &msccl->steps[s];
         const wefti_msccl_gpu_t *gpu = &msccl->gpus[msccl->blocks[step->block].gpu];
-        step->needs = step->peer = step->forward = WEFTI_MSCCL_NONE;
+        step->needs = step->peer = step->forward = step->joined = WEFTI_MSCCL_NONE;
         if (step->needs_block < 0) {
             continue;
         }
@@ -651,17 +651,20 @@ static void join_reductions(wefti_msccl_t *msccl)
         wefti_msccl_step_t *step = &msccl->steps[s];
         const wefti_msccl_block_t *block = &msccl->blocks[step->block];
         uint32_t next = s + 1;
+        if (step->type != WEFTI_MSCCL_REDUCE || step->needed) {
+            continue;
+        }
         while (next < block->first + block->count && msccl->steps[next].type == WEFTI_MSCCL_NOP) {
             next++;
         }
         if (next == block->first + block->count) {
             continue;
         }
-        const wefti_msccl_step_t *other = &msccl->steps[next];
-        step->joins_next = step->type == WEFTI_MSCCL_REDUCE && other->type == WEFTI_MSCCL_REDUCE &&
-                           step->count == other->count && !step->needed &&
+        wefti_msccl_step_t *other = &msccl->steps[next];
+        step->joins_next = other->type == WEFTI_MSCCL_REDUCE && step->count == other->count &&
                            step->target.buffer == other->target.buffer &&
                            step->target.offset == other->target.offset;
+        other->joined = step->joins_next ? s : WEFTI_MSCCL_NONE;
     }
 }
 

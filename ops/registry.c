@@ -282,6 +282,16 @@ weft_status_t weft_registry_add_algorithm(weft_registry_t *registry,
     return status;
 }
 
+static wefti_msccl_t *find_loaded(const weft_registry_t *registry, uint64_t digest)
+{
+    for (size_t i = 0; i < registry->loaded_count; i++) {
+        if (registry->loaded[i]->digest == digest) {
+            return registry->loaded[i];
+        }
+    }
+    return NULL;
+}
+
 weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char *path,
                                            const weft_algorithm_t **out_algorithm)
 {
@@ -293,23 +303,25 @@ weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char
                                              &registry->loaded_capacity, registry->loaded_count + 1,
                                              sizeof *registry->loaded));
     WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
-    weft_status_t status = wefti_msccl_parse(path, (const char *)file.data, file.size_bytes,
-                                             registry->allocator, &loaded);
+    const char *text = (const char *)file.data;
+    wefti_msccl_t *former = find_loaded(registry, wefti_msccl_digest(text, file.size_bytes));
+    weft_status_t status = former != NULL ? WEFT_OK
+                                          : wefti_msccl_parse(path, text, file.size_bytes,
+                                                              registry->allocator, &loaded);
     wefti_file_unmap(&file);
     WEFT_RETURN_IF_ERROR(status);
-    const weft_algorithm_t *algorithm = wefti_msccl_algorithm(loaded);
-    const weft_algorithm_t *former =
-        weft_registry_find_algorithm(registry, algorithm->op, algorithm->name);
-    status = former != NULL ? WEFT_OK : weft_registry_add_algorithm(registry, algorithm);
-    if (former != NULL || status < 0) {
-        wefti_msccl_destroy(loaded);
-    } else {
+    if (former == NULL) {
+        status = weft_registry_add_algorithm(registry, wefti_msccl_algorithm(loaded));
+        if (status < 0) {
+            wefti_msccl_destroy(loaded);
+            return status;
+        }
         registry->loaded[registry->loaded_count++] = loaded;
     }
-    if (status >= 0 && out_algorithm != NULL) {
-        *out_algorithm = former != NULL ? former : algorithm;
+    if (out_algorithm != NULL) {
+        *out_algorithm = wefti_msccl_algorithm(former != NULL ? former : loaded);
     }
-    return status;
+    return WEFT_OK;
 }
 
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index)

@@ -108,6 +108,11 @@ static weft_status_t prove(wefti_msccl_t *msccl)
     return WEFT_OK;
 }
 
+uint64_t wefti_msccl_digest(const char *text, size_t size_bytes)
+{
+    return wefti_hash_bytes(WEFTI_HASH_START, text, size_bytes);
+}
+
 weft_status_t wefti_msccl_parse(const char *path, const char *text, size_t size_bytes,
                                 const weft_allocator_t *allocator, wefti_msccl_t **out_msccl)
 {
@@ -122,8 +127,8 @@ weft_status_t wefti_msccl_parse(const char *path, const char *text, size_t size_
     }
     WEFT_TRY(status, wefti_msccl_read(msccl, text, size_bytes), fail);
     size_t length = strlen(msccl->name);
-    snprintf(msccl->name + length, 12, "-%08x",
-             (uint32_t)wefti_hash_bytes(WEFTI_HASH_START, text, size_bytes));
+    msccl->digest = wefti_msccl_digest(text, size_bytes);
+    snprintf(msccl->name + length, 12, "-%08x", (uint32_t)msccl->digest);
     msccl->algorithm = (weft_algorithm_t){WEFT_ALGO_ABI_VERSION,
                                           msccl->algorithm.op,
                                           msccl->name,

@@ -17,6 +17,8 @@ typedef struct wefti_msccl wefti_msccl_t;
 /* Reads, converts and proves a file; path is for messages. */
 weft_status_t wefti_msccl_parse(const char *path, const char *text, size_t size_bytes,
                                 const weft_allocator_t *allocator, wefti_msccl_t **out_msccl);
+/* Files with equal digests have the same text. */
+uint64_t wefti_msccl_digest(const char *text, size_t size_bytes);
 void wefti_msccl_destroy(wefti_msccl_t *msccl); /* accepts NULL */
 const weft_algorithm_t *wefti_msccl_algorithm(const wefti_msccl_t *msccl);
 
@@ -117,6 +119,7 @@ struct wefti_msccl {
     weft_algorithm_t algorithm; /* first: callbacks find the rest by it */
     const weft_allocator_t *allocator;
     char *path, *name;
+    uint64_t digest;                     /* of the text */
     char other_size[48], other_root[48]; /* why it is not eligible */
     uint32_t gpu_count, chunks;          /* nchunksperloop */
     bool in_place;                       /* of the file: outputs are inputs */

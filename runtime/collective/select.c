@@ -182,10 +182,11 @@ static const weft_algorithm_t *find_signed(const weft_context_t *context, uint64
 {
     weft_collective_t op = (weft_collective_t)(what & 0xff);
     const weft_algorithm_t *algorithm;
-    const weft_registry_t *const added[] = {NULL, context->registry, context->files};
-    for (uint32_t list = 0; list < sizeof added / sizeof *added; list++) {
-        for (size_t i = 0; (algorithm = list > 0 ? wefti_registry_algorithm_at(added[list], i)
-                                                 : wefti_algorithm_at(i)) != NULL;
+    for (uint32_t list = 0; list < 3; list++) {
+        for (size_t i = 0;
+             (algorithm = list == 0   ? wefti_algorithm_at(i)
+                          : list == 1 ? wefti_registry_algorithm_at(context->registry, i)
+                                      : wefti_algo_files_at(context->files, i)) != NULL;
              i++) {
             if (algorithm->op == op &&
                 wefti_select_hash(algorithm->name) == what >> WEFTI_WHAT_SELECTION_SHIFT) {

@@ -2,22 +2,68 @@
 /* The settings that choose algorithms: WEFT_ALGO by name, WEFT_COSTS by predicted time. */
 #include "runtime/context/context.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
+
+struct wefti_algo_files {
+    weft_allocator_t allocator;
+    _Atomic uint32_t references;
+    pthread_mutex_t lock;
+    weft_registry_t *registry; /* NULL: none was loaded yet */
+};
+
+struct wefti_algo_files *wefti_algo_files_create(const weft_allocator_t *allocator)
+{
+    struct wefti_algo_files *files = wefti_alloc(allocator, sizeof *files);
+    if (files != NULL) {
+        files->allocator = allocator != NULL ? *allocator : *wefti_allocator_default();
+        atomic_init(&files->references, 1);
+        pthread_mutex_init(&files->lock, NULL);
+    }
+    return files;
+}
+
+struct wefti_algo_files *wefti_algo_files_retain(struct wefti_algo_files *files)
+{
+    atomic_fetch_add_explicit(&files->references, 1, memory_order_relaxed);
+    return files;
+}
+
+void wefti_algo_files_release(struct wefti_algo_files *files)
+{
+    /* acq_rel: the last one sees everything the others did */
+    if (files != NULL &&
+        atomic_fetch_sub_explicit(&files->references, 1, memory_order_acq_rel) == 1) {
+        weft_allocator_t allocator = files->allocator;
+        weft_registry_destroy(files->registry);
+        pthread_mutex_destroy(&files->lock);
+        wefti_free(&allocator, files);
+    }
+}
+
+const weft_algorithm_t *wefti_algo_files_at(struct wefti_algo_files *files, size_t index)
+{
+    pthread_mutex_lock(&files->lock);
+    const weft_algorithm_t *algorithm = wefti_registry_algorithm_at(files->registry, index);
+    pthread_mutex_unlock(&files->lock);
+    return algorithm;
+}
 
 /* The algorithm in a file; NULL: of another operator. */
 static weft_status_t load(weft_context_t *context, weft_collective_t op, const char *path,
                           const weft_algorithm_t **out_algorithm)
 {
     const weft_algorithm_t *loaded = NULL;
-    pthread_mutex_lock(&context->lock);
-    weft_status_t status = context->files != NULL
+    struct wefti_algo_files *files = context->files;
+    pthread_mutex_lock(&files->lock);
+    weft_status_t status = files->registry != NULL
                                ? WEFT_OK
-                               : weft_registry_create(context->allocator, &context->files);
-    status = status < 0 ? status : weft_registry_load_algorithm(context->files, path, &loaded);
-    pthread_mutex_unlock(&context->lock);
+                               : weft_registry_create(&files->allocator, &files->registry);
+    status = status < 0 ? status : weft_registry_load_algorithm(files->registry, path, &loaded);
+    pthread_mutex_unlock(&files->lock);
     *out_algorithm = status >= 0 && loaded->op == op ? loaded : NULL;
     return status;
 }

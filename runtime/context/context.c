@@ -216,7 +216,7 @@ static void context_destroy(weft_context_t *context)
         pthread_mutex_destroy(&context->watch->lock);
         wefti_free(context->allocator, context->watch);
     }
-    weft_registry_destroy(context->files);
+    wefti_algo_files_release(context->files);
     pthread_mutex_destroy(&context->lock);
     weft_allocator_t allocator = context->own_allocator;
     wefti_free(context->allocator != NULL ? &allocator : NULL, context);
@@ -265,6 +265,11 @@ weft_context_t *wefti_context_new(const weft_allocator_t *allocator)
 {
     weft_context_t *context = wefti_alloc(allocator, sizeof(*context));
     if (context == NULL) {
+        return NULL;
+    }
+    context->files = wefti_algo_files_create(allocator);
+    if (context->files == NULL) {
+        wefti_free(allocator, context);
         return NULL;
     }
     atomic_init(&context->references, 1);

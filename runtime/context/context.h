@@ -70,7 +70,7 @@ struct weft_context {
     wefti_endpoint_t *memory; /* its region is memory of the device; CPU device: the endpoint */
     _Atomic bool wraps;       /* weft_mem_wrap gave addresses, which the host need not reach */
     const weft_registry_t *registry; /* algorithms of the user's own, or NULL */
-    weft_registry_t *files;          /* algorithms that are named by their file; NULL: none yet */
+    struct wefti_algo_files *files;  /* algorithms that are named by their file */
     bool progress_thread;            /* communicating streams run on threads of their own */
     uint32_t kernel_threads;
     int progress_cpu; /* a core to keep for the progress thread, or -1 */
@@ -145,6 +145,13 @@ typedef struct wefti_watch {
 
 /* algorithms.c: context->wanted of WEFT_ALGO, context->costs of WEFT_COSTS. */
 weft_status_t wefti_context_find_algorithms(weft_context_t *context);
+/* Algorithms of XML files, shared with the contexts that replace this one: groups keep their
+ * choice. NULL: no memory. */
+struct wefti_algo_files *wefti_algo_files_create(const weft_allocator_t *allocator);
+struct wefti_algo_files *wefti_algo_files_retain(struct wefti_algo_files *files);
+void wefti_algo_files_release(struct wefti_algo_files *files); /* accepts NULL */
+/* Any thread. NULL: there are no more. */
+const weft_algorithm_t *wefti_algo_files_at(struct wefti_algo_files *files, size_t index);
 /* The algorithm of a name, or of an XML file; NULL: the name is unknown. */
 weft_status_t wefti_context_find_algorithm(weft_context_t *context, weft_collective_t op,
                                            const char *name,

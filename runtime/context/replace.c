@@ -68,6 +68,8 @@ static weft_context_t *create_like(const weft_context_t *former, uint32_t world_
     context->settings = former->settings;
     context->log = former->log;
     context->registry = former->registry;
+    wefti_algo_files_release(context->files);
+    context->files = wefti_algo_files_retain(former->files);
     memcpy(context->launcher, former->launcher, sizeof context->launcher);
     memcpy(context->world, former->world, sizeof context->world);
     wefti_order_setting_t *order = &context->settings.order;

@@ -239,6 +239,63 @@ static void test_shrink_without_a_living_child(void **state)
     assert_true(good);
 }
 
+#define SWAP_STEPS                                                                                 \
+    "<step s=\"0\" type=\"s\" srcbuf=\"i\" srcoff=\"0\" cnt=\"1\" depid=\"-1\" deps=\"-1\" "       \
+    "hasdep=\"0\"/>"                                                                               \
+    "<step s=\"1\" type=\"r\" dstbuf=\"s\" dstoff=\"0\" cnt=\"1\" depid=\"-1\" deps=\"-1\" "       \
+    "hasdep=\"0\"/>"                                                                               \
+    "<step s=\"2\" type=\"re\" srcbuf=\"s\" srcoff=\"0\" dstbuf=\"i\" dstoff=\"0\" cnt=\"1\" "     \
+    "depid=\"-1\" "                                                                                \
+    "deps=\"-1\" hasdep=\"0\"/>"
+
+static void check_pair(weft_group_t *pair)
+{
+    int32_t in = 1 << weft_group_rank(pair), out = 0;
+    RANK_OK(weft_all_reduce(&in, &out, 1, WEFT_DTYPE_I32, WEFT_REDUCTION_SUM, pair, NULL));
+    RANK_CHECK(out == 3 && strncmp(weft_group_last_algorithm(pair), "swap-", 5) == 0);
+}
+
+/* Two ranks swap their vectors and add. */
+static const char swap_file[] =
+    "<algo name=\"swap\" nchunksperloop=\"1\" ngpus=\"2\" coll=\"allreduce\" inplace=\"1\">"
+    "<gpu id=\"0\" i_chunks=\"1\" o_chunks=\"0\" s_chunks=\"1\">"
+    "<tb id=\"0\" send=\"1\" recv=\"1\" chan=\"0\">" SWAP_STEPS "</tb></gpu>"
+    "<gpu id=\"1\" i_chunks=\"1\" o_chunks=\"0\" s_chunks=\"1\">"
+    "<tb id=\"0\" send=\"0\" recv=\"0\" chan=\"0\">" SWAP_STEPS "</tb></gpu></algo>";
+
+static char swap_path[64];
+
+/* The new group keeps the algorithm of a file that the former context had loaded. */
+static void pair_has_a_file(scene_t *scene, uint32_t rank)
+{
+    weft_group_t *pair = NULL, *next = NULL;
+    RANK_OK(weft_group_split(scene->group, rank < 2 ? 0 : WEFT_COLOR_NONE, 0, &pair));
+    if (pair != NULL) {
+        RANK_OK(weft_group_set_algorithm(pair, WEFT_COLLECTIVE_ALL_REDUCE, swap_path));
+        check_pair(pair);
+    }
+    reduce_until_broken(scene, scene->group, rank == 2, 5);
+    RANK_OK(weft_group_shrink(pair, &next));
+    weft_group_destroy(pair);
+    replace_by(scene, next);
+    check_group(next, 3);
+    check_pair(next);
+}
+
+static void test_shrink_keeps_the_algorithm_of_a_file(void **state)
+{
+    (void)state;
+    scene_t scene = {.ranks = 3, .deadly = 4, .act = pair_has_a_file};
+    strcpy(swap_path, "/tmp/weft_shrink_XXXXXX.xml");
+    int fd = mkstemps(swap_path, 4);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, swap_file, strlen(swap_file)), strlen(swap_file));
+    close(fd);
+    bool good = play(&scene);
+    unlink(swap_path);
+    assert_true(good);
+}
+
 /* ---- deaths while the survivors agree ---- */
 
 static void *die_later(void *user)
@@ -861,6 +918,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shrink_by_any_rank),
         cmocka_unit_test(test_shrink_over_hosts),
+        cmocka_unit_test(test_shrink_keeps_the_algorithm_of_a_file),
         cmocka_unit_test(test_shrink_without_a_living_child),
         cmocka_unit_test(test_shrink_while_more_die),
         cmocka_unit_test(test_shrink_that_another_rank_repeats),

@@ -139,6 +139,22 @@ static weft_status_t add_pieces(const wefti_costs_t *costs, sim_group_t *describ
     return WEFT_OK;
 }
 
+/* The table with the links of the cluster: the slowest NIC, and the latency between hosts. */
+static wefti_costs_t with_links(const wefti_costs_t *costs, const sim_world_t *world)
+{
+    wefti_costs_t own = *costs;
+    double slowest = INFINITY;
+    for (uint32_t nic = 0; nic < world->part_count[SIM_NIC_OUT]; nic++) {
+        double rate = world->rate[SIM_NIC_OUT][nic];
+        slowest = rate > 0 && rate < slowest ? rate : slowest;
+    }
+    if (!isinf(slowest)) {
+        own.level[WEFTI_LEVEL_NET] =
+            (wefti_link_cost_t){world->latency_ns[SIM_IN_RACK], 1 / slowest};
+    }
+    return own;
+}
+
 static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op,
                                 uint32_t world_size, const wefti_rules_t *rules,
                                 wefti_arena_t *arena, wefti_bucket_cost_t *out_cost)
@@ -161,7 +177,8 @@ static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op
     if (out_cost->piece_count == 0 && described != NULL) { /* as for a part of the ranks */
         params =
             wefti_rules_params(rules, op, world_size < MOST_RANKS ? world_size : MOST_RANKS, true);
-        return add_pieces(costs, NULL, &params, fixed, pieces, &out_cost->piece_count);
+        const wefti_costs_t own = with_links(costs, described->world);
+        return add_pieces(&own, NULL, &params, fixed, pieces, &out_cost->piece_count);
     }
     return WEFT_OK;
 }

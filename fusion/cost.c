@@ -35,12 +35,16 @@ wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_
 {
     wefti_rates_t rates = {.costs = costs, .threads = 1, .slowdown = 1};
     uint32_t cores = host_cores > 0 ? host_cores : costs->cores;
-    if (costs->cores == 0 || host_ranks == 0) {
+    if (cores == 0 || host_ranks == 0) {
         return rates;
     }
     bool alone = host_ranks == 1 && hosts < 2;
     if (host_cores == 0 && host_ranks > WEFTI_HOST_MAX_RANKS) {
         host_ranks = cores;
+    }
+    rates.slowdown = (host_ranks + cores - 1) / cores; /* each is bound to one */
+    if (costs->cores == 0) {                           /* default rates are those of one thread */
+        return rates;
     }
     uint32_t share = cores / host_ranks;
     rates.inline_progress = !alone && share < 2 && hosts < 2;
@@ -49,8 +53,12 @@ wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_
         rates.threads--; /* the progress thread has a core */
     }
     rates.threads = rates.threads > 0 ? rates.threads : 1;
-    rates.slowdown = (host_ranks + cores - 1) / cores; /* each is bound to one */
     return rates;
+}
+
+static double slowdown_of(const wefti_rates_t *rates)
+{
+    return rates != NULL ? rates->slowdown : 1;
 }
 
 /* By the cost rule. step_bytes: what a step touches between two updates of a parameter. */
@@ -72,7 +80,7 @@ static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
         return ns * rates->slowdown * (update ? bytes / step_bytes : 1);
     }
     double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
-    return compute > move ? compute : move;
+    return (compute > move ? compute : move) * slowdown_of(rates);
 }
 
 double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
@@ -86,7 +94,7 @@ double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
     double ns;
     if (rates == NULL || bytes <= 0 ||
         !wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_UPDATE, rates->threads, bytes, &ns)) {
-        return 1 / BYTES_PER_NS;
+        return slowdown_of(rates) / BYTES_PER_NS;
     }
     return ns * rates->slowdown / bytes;
 }
@@ -95,7 +103,7 @@ void wefti_move_ns(const wefti_rates_t *rates, double *out_ns, double *out_ns_pe
 {
     double few, many;
     *out_ns = 0;
-    *out_ns_per_byte = 1 / BYTES_PER_NS;
+    *out_ns_per_byte = slowdown_of(rates) / BYTES_PER_NS;
     if (rates != NULL &&
         wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_MOVE, rates->threads, FEW_BYTES, &few) &&
         wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_MOVE, rates->threads, MANY_BYTES, &many)) {

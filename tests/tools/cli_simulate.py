@@ -231,6 +231,27 @@ class Simulate(Case):
         self.assertAlmostEqual(times[4] / times[2], 2, places=2)
         self.assertAlmostEqual(times[65536] / times[2], 1, places=2)
 
+    def test_compile_shares_described_cores_without_a_table(self):
+        """The planner and the simulator count the turns of ranks on a core alike."""
+        plan, ready = self.dir / "plan.weft", {}
+        for cores in (4, 2, 1):
+            topology = self.topology({"format": 1, "hosts": [{"ranks": 4, "cores": cores}]})
+            self.weft("compile", MODELS / "mlp.onnx", "-o", plan, "--topology", topology, "--batch", 8)
+            found = self.weft_json("explain", plan)
+            ready[cores] = found["ready_us"]
+            self.assertAlmostEqual(found["step_us"] / self.simulate(plan, topology)["step_us"], 1, delta=0.15)
+        self.assertAlmostEqual(ready[2] / ready[4], 2, places=2)
+        self.assertAlmostEqual(ready[1] / ready[4], 4, places=2)
+
+    def test_links_count_where_the_simulator_cannot_predict(self):
+        plan, times = self.dir / "plan.weft", []
+        for gbit in (1, 100):
+            topology = self.topology({**hosts(300, 4), "link": {"gbit_per_s": gbit, "latency_us": 5}})
+            self.weft("compile", MODELS / "mlp.onnx", "-o", plan, "--topology", topology, "--batch", 8,
+                      "--algo", "all_reduce=mesh", "--bucket", "one")
+            times.append(self.weft_json("explain", plan)["step_us"])
+        self.assertGreater(times[0], 2 * times[1])
+
     def test_kernel_times_of_a_profile(self):
         plan, profile = self.compile(), self.dir / "profile.json"
         self.train(plan, "--write-profile", profile, steps=3)

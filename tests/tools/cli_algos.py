@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 
 import support
@@ -191,6 +192,68 @@ class AtCompile(support.Case):
         self.assertEqual(len({report["param_digest"] for report in digests.values()}), 3)
         for report in digests.values():
             self.assertAlmostEqual(report["loss_last"], digests["tree"]["loss_last"], places=4)
+
+
+def pairs_file(path, ranks, skips=None):
+    """An all-reduce of MSCCL: everybody sends everything to everybody, and adds. Rank 0 does not add that of rank skips."""
+    def step(number, kind, source, target, needs=(-1, -1)):
+        return (f'<step s="{number}" type="{kind}" srcbuf="{source[0]}" srcoff="{source[1]}" dstbuf="{target[0]}" '
+                f'dstoff="{target[1]}" cnt="2" depid="{needs[0]}" deps="{needs[1]}" hasdep="0"/>')
+
+    text = [f'<algo name="pairs" nchunksperloop="2" ngpus="{ranks}" coll="allreduce" inplace="0">']
+    for rank in range(ranks):
+        text.append(f'<gpu id="{rank}" i_chunks="2" o_chunks="2" s_chunks="{2 * (ranks - 1)}">')
+        peers = [peer for peer in range(ranks) if peer != rank]
+        for i, peer in enumerate(peers):
+            text += [f'<tb id="{i}" send="{peer}" recv="{peer}" chan="0">', step(0, "s", ("i", 0), ("s", 0)),
+                     step(1, "r", ("i", 0), ("s", 2 * i)), "</tb>"]
+        steps = [("cpy", ("i", 0), ("o", 0))] + [("nop", ("i", 0), ("o", 0), (i, 1)) for i in range(ranks - 1)]
+        steps += [("re", ("s", 2 * i), ("o", 0)) for i, peer in enumerate(peers) if rank > 0 or peer != skips]
+        text += [f'<tb id="{ranks - 1}" send="-1" recv="-1" chan="0">', *(step(i, *what) for i, what in enumerate(steps)),
+                 "</tb></gpu>"]
+    path.write_text("\n".join([*text, "</algo>"]))
+    return path
+
+
+class Msccl(support.Case):
+    def test_a_file_is_proved(self):
+        path = pairs_file(self.dir / "pairs.xml", 4)
+        text = self.weft("verify", path).stdout
+        self.assertRegex(text, r"^pairs-[0-9a-f]{8}: AllReduce of 4 ranks proved, order tree; 4 lanes, ")
+        found = self.weft_json("verify", path)
+        self.assertEqual((found["ok"], found["op"], found["ranks"], found["order"]), (True, "all_reduce", 4, "tree"))
+        wrong = pairs_file(self.dir / "wrong.xml", 4, skips=2)
+        self.assertIn("output chunk 0 of gpu 0 lacks the contribution of gpu 2",
+                      self.weft("verify", wrong, code=1).stderr)
+        path.write_text(path.read_text()[:999])
+        self.assertIn("pairs.xml:", weft("verify", path).stderr)
+
+    def test_many_steps_are_read_quickly(self):
+        """2^17 steps that do nothing before one of many chunks."""
+        path, chunks, count = self.dir / "nops.xml", 1 << 10, 1 << 17
+        nop = '<step s="{}" type="nop" depid="-1" deps="-1" hasdep="0"/>'
+        moves = [f'<step s="{s}" type="{kind}" srcbuf="{a}" srcoff="0" dstbuf="{b}" dstoff="0" cnt="{chunks}" depid="-1" '
+                 f'deps="-1" hasdep="0"/>'
+                 for s, kind, a, b in ((0, "s", "i", "i"), (1, "r", "s", "s"), (count - 1, "re", "s", "i"))]
+        rows = [*moves[:2], *(nop.format(s) for s in range(2, count - 1)), moves[2]]
+        path.write_text("\n".join([f'<algo name="nops" nchunksperloop="{chunks}" ngpus="2" coll="allreduce" inplace="1">', *(
+            "\n".join([f'<gpu id="{r}" i_chunks="{chunks}" o_chunks="0" s_chunks="{chunks}"><tb id="0" send="{1 - r}" '
+                       f'recv="{1 - r}" chan="0">', *rows, "</tb></gpu>"]) for r in range(2)), "</algo>"]))
+        begin = time.monotonic()
+        self.weft("verify", path)
+        self.assertLess(time.monotonic() - begin, 30)
+
+    @support.NEED_DATA
+    def test_a_plan_runs_by_a_file(self):
+        for ranks in (2, 4):
+            path = pairs_file(self.dir / f"pairs{ranks}.xml", ranks)
+            plan = self.compile("mlp.onnx", "p.weft", ranks, 8)
+            reports = [self.train(plan, world=ranks, steps=3, env={"WEFT_CHECK": "results", "WEFT_ALGO": name})
+                       for name in ("", str(path), f"all_reduce={path}")]
+            self.assertEqual(len({report["param_digest"] for report in reports}), 1)
+        done = self.weft("run", plan, "-n", 4, "--data", support.DATA, "--steps", 1, code=2,
+                         env={"WEFT_ALGO": str(self.dir / "pairs2.xml")})
+        self.assertIn("its file describes 2 ranks", done.stderr)
 
 
 class Verify(unittest.TestCase):

@@ -149,10 +149,11 @@ static weft_status_t create_world(shm_endpoint_t *shm)
                                             &fds[WEFTI_SHM_CONTROL]));
     WEFT_RETURN_IF_ERROR(wefti_memfd_create("weft-region", 0, &fds[WEFTI_SHM_REGIONS]));
     WEFT_RETURN_IF_ERROR(wefti_memfd_extend(fds[WEFTI_SHM_REGIONS], bytes));
-    int control_fd = dup(fds[WEFTI_SHM_CONTROL]); /* map_world closes the other one */
-    weft_status_t status = control_fd >= 0 ? map_world(endpoint)
-                                           : wefti_error_errno(WEFT_ERR_SYSTEM, errno,
-                                                               "cannot duplicate a descriptor");
+    int control_fd = fcntl(fds[WEFTI_SHM_CONTROL], F_DUPFD_CLOEXEC, 0); /* map_world closes one */
+    if (control_fd < 0) {
+        return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot duplicate a descriptor");
+    }
+    weft_status_t status = map_world(endpoint);
     fds[WEFTI_SHM_CONTROL] = control_fd;
     endpoint->control[0]->pid = (uint32_t)getpid();
     return status;

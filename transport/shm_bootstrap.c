@@ -160,13 +160,9 @@ static weft_status_t take_world(wefti_endpoint_t *endpoint, wefti_shm_world_t *w
     const wefti_shm_packet_t answer = status == WEFT_OK
                                           ? wefti_shm_make_packet(endpoint, WEFTI_SHM_READY)
                                           : wefti_shm_make_error(endpoint, status);
-    weft_status_t sent =
-        wefti_shm_send(world->peers[0].socket, &answer, NULL, wefti_endpoint_deadline(endpoint));
-    return status < 0 || sent == WEFT_OK
-               ? status
-               : wefti_error(WEFT_ERR_PEER_DIED,
-                             "rank %u (pid %d) disconnected while other ranks were still joining",
-                             wefti_endpoint_number(endpoint, 0), (int)world->peers[0].pid);
+    /* If rank 0 has closed the connection, its reason may still be there to read. */
+    (void)wefti_shm_send(world->peers[0].socket, &answer, NULL, wefti_endpoint_deadline(endpoint));
+    return status;
 }
 
 /* Rank 0 began before this rank found it. It keeps the time from here on, and names who is missing.

@@ -218,7 +218,9 @@ static void read_hello(rendezvous_t *meet, uint32_t index)
     if (status == WEFT_AGAIN) {
         return;
     }
-    bool is_rank = status == WEFT_OK && hello.kind == WEFTI_SHM_HELLO && fds[0] < 0 && fds[1] < 0;
+    bool has_fds = fds[0] >= 0 || fds[1] >= 0; /* in versions before 4 */
+    bool is_rank = status == WEFT_OK && hello.kind == WEFTI_SHM_HELLO &&
+                   (hello.version != WEFTI_SHM_VERSION || !has_fds);
     if (is_rank) {
         status = check_hello(meet, &from, &hello);
         if (status == WEFT_OK) {

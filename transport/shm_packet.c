@@ -119,9 +119,13 @@ weft_status_t wefti_shm_receive(int fd, wefti_shm_packet_t *packet, int fds[WEFT
                              .msg_controllen = sizeof room.bytes};
     fds[0] = fds[1] = -1;
     ssize_t got;
+    bool retry, reset = false;
     do {
         got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    } while (got < 0 && errno == EINTR);
+        /* The other end closed with packets unread: reported once, before what it has sent. */
+        retry = got < 0 && (errno == EINTR || (errno == ECONNRESET && !reset));
+        reset = reset || (got < 0 && errno == ECONNRESET);
+    } while (retry);
     if (got < 0) {
         return errno == EAGAIN || errno == EWOULDBLOCK ? WEFT_AGAIN : WEFT_ERR_PEER_DIED;
     }

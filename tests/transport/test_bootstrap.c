@@ -360,6 +360,47 @@ static void test_bootstrap_unsealed_memory(void **state)
     assert_int_equal(open_fd_count(), before);
 }
 
+/* A rank of an older build sends descriptors with its hello: rank 0 names both versions. */
+static void test_bootstrap_older_version(void **state)
+{
+    (void)state;
+    attempt_t attempt;
+    char address[64];
+    int before = open_fd_count();
+    const int fds[2] = {0, 1};
+    new_address(address, sizeof address);
+    attempt_start(&attempt, 0, 2, address);
+    assert_int_equal(pthread_create(&attempt.thread, NULL, attempt_main, &attempt), 0);
+    wefti_shm_packet_t packet = {.magic = WEFTI_SHM_MAGIC,
+                                 .version = WEFTI_SHM_VERSION - 1,
+                                 .kind = WEFTI_SHM_HELLO,
+                                 .rank = 1,
+                                 .world_size = 2};
+    int socket_fd = connect_to(address);
+    send_with_fds(socket_fd, &packet, sizeof packet, fds, 2);
+    assert_int_equal(recv(socket_fd, &packet, sizeof packet, 0), sizeof packet);
+    assert_non_null(strstr(packet.text, "protocol version mismatch: rank 1"));
+    pthread_join(attempt.thread, NULL);
+    expect_all(&attempt, 1, WEFT_ERR_MISMATCH, "protocol version mismatch: rank 1");
+    close(socket_fd);
+    assert_int_equal(open_fd_count(), before);
+}
+
+/* Rank 0 gives up, and closes with packets of a rank unread: the reason arrives all the same. */
+static void test_bootstrap_reason_before_close(void **state)
+{
+    (void)state;
+    int fds[WEFTI_SHM_FDS], pair[2];
+    wefti_shm_packet_t packet = {.magic = WEFTI_SHM_MAGIC, .kind = WEFTI_SHM_ERROR, .status = -1};
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    assert_int_equal(wefti_shm_send(pair[1], &packet, NULL, 0), WEFT_OK);
+    assert_int_equal(wefti_shm_send(pair[0], &packet, NULL, 0), WEFT_OK);
+    close(pair[0]);
+    assert_int_equal(wefti_shm_receive(pair[1], &packet, fds), WEFT_OK);
+    assert_int_equal(wefti_shm_receive(pair[1], &packet, fds), WEFT_ERR_PEER_DIED);
+    close(pair[1]);
+}
+
 /* A rank that joined and died before the others came ends the join, and is named. */
 static void test_bootstrap_joined_and_gone(void **state)
 {
@@ -444,6 +485,8 @@ int main(void)
         cmocka_unit_test(test_bootstrap_hub_mistakes),
         cmocka_unit_test(test_bootstrap_garbage),
         cmocka_unit_test(test_bootstrap_unsealed_memory),
+        cmocka_unit_test(test_bootstrap_older_version),
+        cmocka_unit_test(test_bootstrap_reason_before_close),
         cmocka_unit_test(test_bootstrap_joined_and_gone),
         cmocka_unit_test(test_bootstrap_path),
         cmocka_unit_test(test_bootstrap_bad_addresses),

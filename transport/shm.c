@@ -39,6 +39,10 @@
 #define WATCH_ALL 64u
 #define LOOKS_IN_TURN 8u
 
+/* Bits of wefti_control_t.region. */
+#define REGION_KEPT 1u   /* mapped when the rank has left */
+#define REGION_CLOSED 2u /* the rank uses no other region */
+
 typedef struct shm_endpoint {
     wefti_endpoint_t base;
     wefti_shm_world_t world;
@@ -229,6 +233,43 @@ static weft_status_t shm_open_endpoint(wefti_endpoint_t *endpoint,
     return wefti_endpoint_barrier(endpoint);
 }
 
+static bool is_dead(pid_t pid);
+
+static uint32_t region_state(const shm_endpoint_t *shm, uint32_t rank)
+{
+    return atomic_load_explicit(&shm->base.control[rank]->region, memory_order_seq_cst);
+}
+
+static bool has_ended(const shm_endpoint_t *shm, uint32_t rank)
+{
+    pid_t pid = shm->world.peers[rank].pid;
+    return pid > 0 && is_dead(pid);
+}
+
+/*
+ * The file lasts while one rank uses its region. The rank that is last in the world gives back the
+ * memory of the others: no rank reads it any more. Processes that died use none.
+ */
+static void remove_unused(const shm_endpoint_t *shm)
+{
+    const wefti_endpoint_t *endpoint = &shm->base;
+    uint32_t last = REGION_CLOSED | (endpoint->region_kept ? REGION_KEPT : 0);
+    /* seq_cst, with the loads below: of two ranks that leave at once, one sees the other's */
+    atomic_fetch_or_explicit(&endpoint->control[endpoint->rank]->region, last,
+                             memory_order_seq_cst);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if ((region_state(shm, r) & REGION_CLOSED) == 0 && !has_ended(shm, r)) {
+            return;
+        }
+    }
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        if ((region_state(shm, r) & REGION_KEPT) == 0 || has_ended(shm, r)) {
+            fallocate(shm->world.fds[WEFTI_SHM_REGIONS], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                      (off_t)region_at(shm, r), (off_t)shm->stride_bytes); /* best effort */
+        }
+    }
+}
+
 static void unmap_regions(shm_endpoint_t *shm)
 {
     wefti_range_t own = own_range(shm);
@@ -250,6 +291,7 @@ static void shm_close(wefti_endpoint_t *endpoint)
     shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
     /* In a forked child the mappings are not there, and other ones may be in their place. */
     if (wefti_endpoint_owned(endpoint) && shm->regions.base != NULL) {
+        remove_unused(shm);
         unmap_regions(shm);
     }
     if (shm->blocks == NULL) {
@@ -445,6 +487,9 @@ static weft_status_t shm_region_map(wefti_endpoint_t *endpoint, size_t offset, s
                                     void *address)
 {
     const shm_endpoint_t *shm = (const shm_endpoint_t *)endpoint;
+    /* The pages stay in use at address. relaxed: before the rank closes */
+    atomic_fetch_or_explicit(&endpoint->control[endpoint->rank]->region, REGION_KEPT,
+                             memory_order_relaxed);
     return wefti_memfd_map_over(shm->world.fds[WEFTI_SHM_REGIONS],
                                 region_at(shm, endpoint->rank) + offset, bytes, address);
 }

@@ -65,7 +65,8 @@ typedef struct wefti_control {
     uint32_t pid;
     _Atomic uint32_t left;    /* 1: released its context, so the end of its process is no death */
     _Atomic uint32_t gave_up; /* the last attempt that this rank has given up */
-    uint8_t pad[12];
+    _Atomic uint32_t region;  /* shm.c: whether its region is in use after it has left */
+    uint8_t pad[8];
     /* mapped.c: pieces of all-gathers that this rank has published, and its bytes in the last two.
      */
     _Atomic uint32_t gathered;

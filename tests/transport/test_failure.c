@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -359,6 +360,91 @@ static void test_failure_large_world(void **state)
     munmap(large, sizeof *large);
 }
 
+#define KEPT_BYTES ((size_t)4 << 20)
+
+typedef struct kept {
+    _Atomic uint32_t allocated, closed;
+} kept_t;
+
+/* A descriptor of the file of all regions. */
+static int open_regions(void)
+{
+    char name[64], path[64];
+    for (int fd = 0; fd < 1024; fd++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(name, path, sizeof path - 1);
+        path[length > 0 ? length : 0] = '\0';
+        if (strstr(path, "weft-region") != NULL) {
+            return dup(fd);
+        }
+    }
+    return -1;
+}
+
+/* Rank 2 dies, rank 1 leaves, and rank 0 keeps its region. */
+static int keeps_region(uint32_t rank, const char *address, kept_t *kept)
+{
+    wefti_settings_t settings = test_settings();
+    wefti_endpoint_t *endpoint;
+    size_t offset;
+    struct stat before, after;
+    if (open_rank(rank, 3, address, NULL, &settings, &endpoint) < 0) {
+        return 100;
+    }
+    EXPECT(wefti_region_alloc(endpoint, KEPT_BYTES, &offset) == WEFT_OK);
+    uint8_t *own = endpoint->region_of[rank] + offset;
+    memset(own, 0x5a, KEPT_BYTES);
+    atomic_fetch_add(&kept->allocated, 1);
+    while (atomic_load(&kept->allocated) < 3) {
+        sched_yield();
+    }
+    if (rank == 2) {
+        kill(getpid(), SIGKILL);
+    }
+    if (rank == 1) {
+        wefti_endpoint_close(endpoint);
+        atomic_store(&kept->closed, 1);
+        return 0;
+    }
+    while (atomic_load(&kept->closed) == 0 || wefti_endpoint_check(endpoint) == WEFT_OK) {
+        sched_yield();
+    }
+    int fd = open_regions();
+    EXPECT(fd >= 0 && fstat(fd, &before) == 0);
+    EXPECT((size_t)before.st_blocks * 512 >= 3 * KEPT_BYTES);
+    wefti_region_keep(endpoint);
+    wefti_endpoint_close(endpoint);
+    if (fstat(fd, &after) != 0 || (size_t)after.st_blocks * 512 >= 2 * KEPT_BYTES) {
+        fprintf(stderr, "%lld blocks, %lld before\n", (long long)after.st_blocks,
+                (long long)before.st_blocks);
+        return 1;
+    }
+    return own[0] == 0x5a && own[KEPT_BYTES - 1] == 0x5a ? 0 : 2;
+}
+
+/* Memory of ranks that died or left does not stay because another rank has kept its own. */
+static void test_failure_kept_region(void **state)
+{
+    (void)state;
+    kept_t *kept =
+        mmap(NULL, sizeof *kept, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(kept != MAP_FAILED);
+    char address[64];
+    pid_t pids[3];
+    new_address(address, sizeof address);
+    for (uint32_t r = 0; r < 3; r++) {
+        pids[r] = fork();
+        assert_true(pids[r] >= 0);
+        if (pids[r] == 0) {
+            _exit(keeps_region(r, address, kept));
+        }
+    }
+    for (uint32_t r = 0; r < 3; r++) {
+        assert_int_equal(wait_for(pids[r]), r == 2 ? -SIGKILL : 0);
+    }
+    munmap(kept, sizeof *kept);
+}
+
 /* A child forked by a rank gets errors, and leaves the world as it is. */
 static int forks(wefti_endpoint_t *endpoint, void *user)
 {
@@ -426,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_failure_file_size_limit),
         cmocka_unit_test(test_failure_few_descriptors),
         cmocka_unit_test(test_failure_large_world),
+        cmocka_unit_test(test_failure_kept_region),
         cmocka_unit_test(test_failure_more_than_the_machine),
         cmocka_unit_test(test_failure_forked_child),
         cmocka_unit_test(test_failure_child_gives_sockets_up),

@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "transport/deadlock.h"
 
-/* A goodbye may arrive this much later than the end of the connections. */
+/* A goodbye may arrive this much later than the end of the connections; later in large worlds. */
 #define GRACE_NS 300000000ull
 
 typedef struct abort_message {
@@ -265,12 +265,13 @@ weft_status_t wefti_hosts_check_suspects(wefti_hosts_t *hosts)
     }
     char who[WEFTI_WHO_BYTES];
     weft_status_t status = WEFT_OK;
-    uint64_t now = wefti_now_ns();
+    uint64_t now = wefti_now_ns(),
+             grace = GRACE_NS + wefti_overlay_gone_delay(hosts->base.world_size);
     pthread_mutex_lock(&hosts->lock);
     for (uint32_t r = 0; status == WEFT_OK && r < hosts->base.world_size; r++) {
         const wefti_hosts_peer_t *peer = &hosts->peers[r];
         if (peer->suspect_ns == 0 || wefti_endpoint_has_left(&hosts->base, r) ||
-            now - peer->suspect_ns < GRACE_NS) {
+            now - peer->suspect_ns < grace) {
             continue;
         }
         if (peer->suspicion[0] != '\0') {

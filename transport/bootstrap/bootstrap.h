@@ -99,6 +99,8 @@ bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,
                                 uint32_t *out_position);
 /* This rank has sent its part with this position. */
 bool wefti_overlay_gather_sent(wefti_overlay_t *overlay, uint32_t position);
+/* How much later than in a small world ranks may learn that a rank has left. */
+uint64_t wefti_overlay_gone_delay(uint32_t world_size);
 /* Sends to all ranks, over other ranks; at most WEFTI_FLOOD_BYTES. Never blocks; any thread. */
 void wefti_overlay_flood(wefti_overlay_t *overlay, uint32_t kind, const void *data, size_t bytes);
 /* Before others use the overlay: a neighbour's process runs under this kernel, so that its end is

@@ -180,15 +180,24 @@ static void set_timer(wefti_overlay_t *overlay, uint64_t wait_ns)
     overlay->timer_set = true;
 }
 
-static uint64_t gone_pause(const wefti_overlay_t *overlay)
+static uint64_t gone_pause(uint32_t world_size)
 {
-    uint64_t pause_ns = GONE_NS * (1 + overlay->world_size / GONE_RANKS);
+    uint64_t pause_ns = GONE_NS * (1 + world_size / GONE_RANKS);
     return pause_ns < GONE_MAX_NS ? pause_ns : GONE_MAX_NS;
+}
+
+uint64_t wefti_overlay_gone_delay(uint32_t world_size)
+{
+    uint64_t hops = 0; /* links are at distances 1, 2, 4, .. */
+    while (1ull << hops < world_size) {
+        hops++;
+    }
+    return hops * (gone_pause(world_size) - GONE_NS);
 }
 
 void wefti_overlay_send_gone(wefti_overlay_t *overlay)
 {
-    uint64_t now = wefti_now_ns(), next = overlay->gone_sent_ns + gone_pause(overlay);
+    uint64_t now = wefti_now_ns(), next = overlay->gone_sent_ns + gone_pause(overlay->world_size);
     bool due = now >= next;
     bool waiting = false;
     for (uint32_t i = 0; i < overlay->link_count; i++) {

@@ -189,7 +189,9 @@ static weft_status_t watch_processes(shm_endpoint_t *shm)
     atomic_init(&shm->turn, endpoint->rank);
     for (uint32_t r = 0; r < count; r++) {
         wefti_shm_peer_t *peer = &shm->world.peers[r];
-        peer->pid = (pid_t)endpoint->control[r]->pid;
+        if (r != 0 && r != endpoint->rank) { /* those are known: rank 0's by its socket */
+            peer->pid = (pid_t)endpoint->control[r]->pid;
+        }
         if (r != endpoint->rank && (count <= WATCH_ALL || is_neighbour(endpoint, r))) {
             watch_process(peer);
         }
@@ -354,6 +356,20 @@ static weft_status_t died(const wefti_endpoint_t *endpoint, uint32_t rank, const
                        wefti_endpoint_who(endpoint, rank, pid, who), how);
 }
 
+/* Of a rank that is not watched, or where the kernel has no pidfds. */
+static bool is_dead(pid_t pid)
+{
+#ifdef SYS_pidfd_open
+    struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    if (process.fd >= 0) {
+        bool ended = poll(&process, 1, 0) > 0;
+        close(process.fd);
+        return ended;
+    }
+#endif
+    return wefti_shm_is_gone(pid);
+}
+
 static weft_status_t check_watched(wefti_endpoint_t *endpoint)
 {
     const shm_endpoint_t *shm = (const shm_endpoint_t *)endpoint;
@@ -371,8 +387,10 @@ static weft_status_t check_watched(wefti_endpoint_t *endpoint)
         }
         for (uint32_t i = 0; i < batch; i++) {
             wefti_shm_peer_t *peer = &shm->world.peers[ranks[i]];
-            bool dead = polls[i].revents != 0;
-            bool closed = has_closed(peer, polls[batch + i].revents != 0);
+            bool hung_up = polls[batch + i].revents != 0;
+            bool dead = polls[i].revents != 0 ||
+                        (hung_up && peer->pid_fd < 0 && peer->pid > 0 && is_dead(peer->pid));
+            bool closed = has_closed(peer, hung_up);
             if ((dead || closed) && !wefti_endpoint_has_left(endpoint, ranks[i])) {
                 return died(endpoint, ranks[i],
                             dead ? "" : ": its process executes another program");
@@ -380,20 +398,6 @@ static weft_status_t check_watched(wefti_endpoint_t *endpoint)
         }
     }
     return WEFT_OK;
-}
-
-/* Of a rank that is not watched, or where the kernel has no pidfds. */
-static bool is_dead(pid_t pid)
-{
-#ifdef SYS_pidfd_open
-    struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    if (process.fd >= 0) {
-        bool ended = poll(&process, 1, 0) > 0;
-        close(process.fd);
-        return ended;
-    }
-#endif
-    return wefti_shm_is_gone(pid);
 }
 
 /*

@@ -358,8 +358,11 @@ static void large_world_with(uint32_t waiter)
     for (uint32_t r = 1; r < LARGE; r++) { /* rank 0 keeps a connection to each */
         /* neighbours at distances 1 to 64 in both directions, rank 0, the regions */
         assert_in_range(large->descriptors[r] - descriptors, 2, 2 * 7 + 2);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they map much themselves */
         assert_in_range(large->mappings[r] - mappings, 2, 16);
+#endif
     }
+    (void)mappings;
     munmap(large, sizeof *large);
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +28,17 @@ static bool said_before(const rank_process_t *ranks, uint32_t index)
     return false;
 }
 
-/* "rank 1 (pid 17, host b)" */
-static void print_who(const char *command, const rank_process_t *rank)
+/* "weft run: rank 1 (pid 17, host b) ended", in one write: launchers of other hosts share the file. */
+static WEFT_PRINTF(3, 4) void print_of(const char *command, const rank_process_t *rank,
+                                       const char *format, ...)
 {
-    fprintf(stderr, "weft %s: rank %u (pid %d%s%s) ", command, rank->rank, (int)rank->pid,
-            rank->host != NULL ? ", host " : "", rank->host != NULL ? rank->host : "");
+    char what[1536];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    fprintf(stderr, "weft %s: rank %u (pid %d%s%s) %s\n", command, rank->rank, (int)rank->pid,
+            rank->host != NULL ? ", host " : "", rank->host != NULL ? rank->host : "", what);
 }
 
 static void name_deaths(const char *command, const rank_process_t *ranks, uint32_t count,
@@ -43,8 +50,7 @@ static void name_deaths(const char *command, const rank_process_t *ranks, uint32
             continue;
         }
         if (by_us) {
-            print_who(command, rank);
-            fputs("stopped responding and was killed\n", stderr);
+            print_of(command, rank, "stopped responding and was killed");
         } else {
             wefti_rank_report_end(command, rank, "");
         }
@@ -53,14 +59,13 @@ static void name_deaths(const char *command, const rank_process_t *ranks, uint32
 
 void wefti_rank_report_end(const char *command, const rank_process_t *rank, const char *what)
 {
-    print_who(command, rank);
     if (was_signalled(rank)) {
-        fprintf(stderr, "was killed by signal %d (%s)%s\n", WTERMSIG(rank->wait_status),
-                strsignal(WTERMSIG(rank->wait_status)), what);
+        print_of(command, rank, "was killed by signal %d (%s)%s", WTERMSIG(rank->wait_status),
+                 strsignal(WTERMSIG(rank->wait_status)), what);
     } else if (rank->report.status < 0) {
-        fprintf(stderr, "failed: %s%s\n", rank->report.message, what);
+        print_of(command, rank, "failed: %s%s", rank->report.message, what);
     } else {
-        fprintf(stderr, "exited with status %d%s\n", WEXITSTATUS(rank->wait_status), what);
+        print_of(command, rank, "exited with status %d%s", WEXITSTATUS(rank->wait_status), what);
     }
 }
 

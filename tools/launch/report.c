@@ -28,7 +28,7 @@ static bool said_before(const rank_process_t *ranks, uint32_t index)
     return false;
 }
 
-/* "weft run: rank 1 (pid 17, host b) ended", in one write: launchers of other hosts share the file. */
+/* "weft run: rank 1 (pid 17, host b) ended", in one write: launchers of hosts share a terminal. */
 static WEFT_PRINTF(3, 4) void print_of(const char *command, const rank_process_t *rank,
                                        const char *format, ...)
 {

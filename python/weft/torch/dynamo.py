@@ -27,18 +27,21 @@ class _OnImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            _add(module)
+            if _add(module):
+                sys.meta_path.remove(self)
         spec.loader.exec_module = exec_module
         return spec
 
 
 def _add(rules):
-    with contextlib.suppress(AttributeError):  # another version of torch
-        for name in _FILES:
-            rules.add(f"weft.torch.{name}")
+    """Whether these are the rules of this version of torch, which take the files."""
+    add = getattr(rules, "add", None)
+    with contextlib.suppress(AttributeError):  # torch 2.0 takes modules
+        for name in _FILES if add is not None else ():
+            add(f"weft.torch.{name}")
+    return add is not None
 
 
 def install():
-    for name in _RULES & set(sys.modules):
-        _add(sys.modules[name])
-    sys.meta_path.insert(0, _OnImport())
+    if not any([_add(sys.modules[name]) for name in _RULES & set(sys.modules)]):
+        sys.meta_path.insert(0, _OnImport())

@@ -25,7 +25,7 @@ typedef struct xml {
 
 static xml_t file;
 
-static void add(const char *format, ...)
+WEFT_PRINTF(1, 2) static void add(const char *format, ...)
 {
     va_list args;
     va_start(args, format);

@@ -231,9 +231,6 @@ weft_status_t wefti_bucket_cost_shrink(const wefti_bucket_cost_t *cost, double s
 /* passes/accumulate.c: collectives sum micro-batches; programs of all but the last one of a
  * step. */
 weft_status_t wefti_pass_accumulate(wefti_graph_t *graph, uint32_t accumulate);
-/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum
- * t. */
-uint32_t wefti_level_count(uint32_t accumulate);
 /* passes/wire.c: gradients are rounded to bf16 before they are reduced. */
 weft_status_t wefti_pass_wire(wefti_graph_t *graph);
 /* passes/programs.c: orders a step and adds the programs of a plan. */

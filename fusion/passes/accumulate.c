@@ -39,7 +39,9 @@ typedef struct accumulator {
     uint32_t *fold_count;
 } accumulator_t;
 
-uint32_t wefti_level_count(uint32_t accumulate)
+/* Partial sums of so many micro-batches, each of which has a program: 2^t micro-batches in sum
+ * t. */
+static uint32_t level_count(uint32_t accumulate)
 {
     uint32_t count = 0;
     while (count < 31 && (uint32_t)1 << count < accumulate) {
@@ -258,7 +260,7 @@ static weft_status_t add_program(accumulator_t *a, uint32_t level, const uint32_
 static weft_status_t begin(accumulator_t *a, uint32_t collective_count)
 {
     const wefti_graph_t *graph = a->graph;
-    a->levels = wefti_level_count(a->accumulate);
+    a->levels = level_count(a->accumulate);
     a->first = wefti_id_map(&a->arena, graph->value_count);
     a->variant = wefti_id_map(&a->arena, graph->node_count);
     a->folds = wefti_arena_array(&a->arena, a->levels, sizeof(*a->folds));

@@ -11,8 +11,8 @@ data=/usr/share/datasets/fashion-mnist
 tests=$bin/tests
 export WEFT_SECRET=of-no-consequence-in-here WEFT_CONNECT_TIMEOUT=300 WEFT_TIMEOUT=400
 # Where the machine below is busy, packets are lost and answers are late: 4 s for one, and 8 attempts, before
-# a queue pair gives up.
-export WEFT_VERBS_TIMEOUT=20
+# a queue pair gives up, and two minutes before a host does.
+export WEFT_VERBS_TIMEOUT=20 WEFT_LINK_TIMEOUT=120
 port=29400
 scratch=$(mktemp -d)
 

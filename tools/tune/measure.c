@@ -18,7 +18,8 @@ const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t inde
     return NULL;
 }
 
-const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm)
+/* NULL, or why the algorithm cannot be measured over these ranks. */
+static const char *left_out(const tune_run_t *run, const weft_algorithm_t *algorithm)
 {
     /* As weft bench calls them: root 0, any order, so that all algorithms are measured. */
     weft_algo_params_t params = {.struct_size = sizeof params,
@@ -51,7 +52,7 @@ uint32_t wefti_tune_count(const tune_run_t *run)
         for (uint32_t a = 0; a < TUNE_ALGORITHMS &&
                              (algorithm = wefti_tune_algorithm((weft_collective_t)op, a)) != NULL;
              a++) {
-            algorithms += wefti_tune_left_out(run, algorithm) == NULL;
+            algorithms += left_out(run, algorithm) == NULL;
         }
     }
     return sizes * algorithms * run->rounds;
@@ -139,7 +140,7 @@ static weft_status_t measure_op(bench_rank_t *self, bench_t *bench, const tune_r
         for (uint32_t a = 0; status == WEFT_OK && a < TUNE_ALGORITHMS &&
                              (algorithm = wefti_tune_algorithm(bench->op, a)) != NULL;
              a++) {
-            if (wefti_tune_left_out(run, algorithm) == NULL) {
+            if (left_out(run, algorithm) == NULL) {
                 status = measure_algorithm(self, bench, run, algorithm, progress,
                                            run->result->points[op][a]);
             }

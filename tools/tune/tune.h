@@ -83,8 +83,6 @@ static inline bool wefti_tune_measures(weft_collective_t only, weft_collective_t
 
 /* The n-th algorithm of op in the table, or NULL. */
 const weft_algorithm_t *wefti_tune_algorithm(weft_collective_t op, uint32_t index);
-/* NULL, or why the algorithm cannot be measured over these ranks. */
-const char *wefti_tune_left_out(const tune_run_t *run, const weft_algorithm_t *algorithm);
 /* Number of measurements of a launch. */
 uint32_t wefti_tune_count(const tune_run_t *run);
 

@@ -52,11 +52,14 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
     WEFT_RETURN_IF_ERROR(wefti_cluster_placement_digest(cluster, &digest));
     wefti_plan_place_t *place = wefti_arena_alloc(&c->arena, sizeof *place);
     uint32_t *host_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *host_of),
-             *rail_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rail_of);
-    WEFT_RETURN_IF_NO_MEMORY(place && host_of && rail_of);
+             *rail_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rail_of),
+             *rack_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rack_of), racks;
+    WEFT_RETURN_IF_NO_MEMORY(place && host_of && rail_of && rack_of);
+    WEFT_RETURN_IF_ERROR(wefti_place_racks(cluster, rack_of, &racks));
     place->host_count = number_hosts(cluster, host_of);
     place->host_of = host_of;
     place->rail_of = wefti_place_rails(cluster, rail_of) > 1 ? rail_of : NULL;
+    place->rack_of = racks > 1 ? rack_of : NULL;
     place->summary =
         wefti_arena_strdup(&c->arena, wefti_cluster_summary(cluster, summary, sizeof summary));
     place->digest = wefti_arena_strdup(&c->arena, wefti_digest_hex(&digest, hex));

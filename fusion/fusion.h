@@ -137,6 +137,7 @@ typedef struct wefti_plan_place {
     uint32_t host_count;          /* 0 or 1: one host */
     const uint32_t *host_of;      /* [world_size] */
     const uint32_t *rail_of;      /* [world_size], or NULL: one */
+    const uint32_t *rack_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
 /* rules.c: what the parameters algo and order, and the topology, state of all collectives. */

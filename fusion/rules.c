@@ -25,6 +25,7 @@ static void add_place(const wefti_plan_place_t *place, weft_algo_params_t *param
         params->host_of = place->host_of;
         params->host_of_count = seen;
         params->rail_of = place->rail_of;
+        params->rack_of = place->rack_of;
     }
 }
 
@@ -67,11 +68,16 @@ weft_status_t wefti_rules_of_axis(const wefti_rules_t *rules, const wefti_axis_t
     wefti_plan_place_t *place = wefti_arena_memdup(arena, world, sizeof *place);
     uint32_t *host_of = wefti_arena_array(arena, axis->size, sizeof *host_of);
     uint32_t *rail_of = wefti_arena_array(arena, axis->size, sizeof *rail_of);
-    WEFT_RETURN_IF_NO_MEMORY(own && place && host_of && rail_of);
+    uint32_t *rack_of = wefti_arena_array(arena, axis->size, sizeof *rack_of), racks;
+    WEFT_RETURN_IF_NO_MEMORY(own && place && host_of && rail_of && rack_of);
     WEFT_RETURN_IF_ERROR(
         wefti_axis_hosts(axis, world_size, world->host_of, host_of, &place->host_count));
     for (uint32_t i = 0; i < axis->size && world->rail_of != NULL; i++) {
         rail_of[i] = world->rail_of[(size_t)i * axis->stride];
+    }
+    if (world->rack_of != NULL) {
+        WEFT_RETURN_IF_ERROR(wefti_axis_hosts(axis, world_size, world->rack_of, rack_of, &racks));
+        place->rack_of = racks > 1 ? rack_of : NULL;
     }
     place->host_of = host_of;
     place->rail_of = world->rail_of != NULL ? rail_of : NULL;

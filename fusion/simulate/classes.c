@@ -125,11 +125,17 @@ static uint64_t mix_step(const sim_world_t *w, const sim_call_t *call, uint32_t 
 static weft_status_t refine(const sim_world_t *w, const sim_call_t *call, const uint64_t *colour,
                             uint64_t *out)
 {
+    weft_status_t status = WEFT_OK;
+    wefti_rank_numbers_t numbers;
+    WEFT_RETURN_IF_ERROR(wefti_rank_numbers_init(&numbers, &call->params));
     for (uint32_t rank = 0; rank < w->ranks; rank++) {
         wefti_schedule_t schedule;
         weft_algo_params_t params = call->params;
         params.rank = wefti_sim_group_rank(call, rank);
-        WEFT_RETURN_IF_ERROR(wefti_schedule_build(call->algorithm, &params, NULL, &schedule));
+        status = wefti_schedule_build_numbered(call->algorithm, &params, &numbers, NULL, &schedule);
+        if (status < 0) {
+            break;
+        }
         uint64_t hash = colour[rank];
         for (size_t i = 0; i < schedule.step_count; i++) {
             hash = mix_step(w, call, rank, &schedule, &schedule.steps[i], colour, hash);
@@ -137,7 +143,8 @@ static weft_status_t refine(const sim_world_t *w, const sim_call_t *call, const 
         wefti_schedule_deinit(&schedule);
         out[rank] = hash;
     }
-    return WEFT_OK;
+    wefti_rank_numbers_deinit(&numbers);
+    return status;
 }
 
 /* Ranks on links that serve other colours are of other colours. */

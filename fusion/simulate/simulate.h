@@ -215,7 +215,7 @@ weft_status_t wefti_sim_step(sim_world_t *world, const weft_plan_t *plan,
 void wefti_sim_step_deinit(sim_step_t *step);
 /* The call of a collective of the plan; params point into scratch, which holds for the call. */
 typedef struct sim_scratch {
-    uint32_t *host_of, *rail_of, *order;
+    uint32_t *host_of, *rail_of, *rack_of, *order;
 } sim_scratch_t;
 weft_status_t wefti_sim_call(const sim_world_t *world, const weft_plan_t *plan,
                              const weft_registry_t *registry,

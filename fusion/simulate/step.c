@@ -113,6 +113,7 @@ void wefti_sim_scratch_deinit(sim_scratch_t *scratch)
 {
     wefti_free(NULL, scratch->host_of);
     wefti_free(NULL, scratch->rail_of);
+    wefti_free(NULL, scratch->rack_of);
     wefti_free(NULL, scratch->order);
     *scratch = (sim_scratch_t){0};
 }
@@ -123,13 +124,17 @@ static weft_status_t place_group(const sim_world_t *w, sim_scratch_t *scratch, s
     wefti_axis_t axis = {"", n, call->stride};
     scratch->host_of = wefti_alloc(NULL, (n + 1ul) * sizeof *scratch->host_of);
     scratch->rail_of = wefti_alloc(NULL, (n + 1ul) * sizeof *scratch->rail_of);
-    WEFT_RETURN_IF_NO_MEMORY(scratch->host_of && scratch->rail_of);
-    uint32_t hosts = w->hosts;
+    scratch->rack_of = wefti_alloc(NULL, (n + 1ul) * sizeof *scratch->rack_of);
+    WEFT_RETURN_IF_NO_MEMORY(scratch->host_of && scratch->rail_of && scratch->rack_of);
+    uint32_t hosts = w->hosts, racks = w->part_count[SIM_RACK_UP];
     if (n == w->ranks) {
         memcpy(scratch->host_of, w->host_of, n * sizeof *w->host_of);
+        memcpy(scratch->rack_of, w->part[SIM_RACK_UP], n * sizeof *w->host_of);
     } else {
         WEFT_RETURN_IF_ERROR(
             wefti_axis_hosts(&axis, w->ranks, w->host_of, scratch->host_of, &hosts));
+        WEFT_RETURN_IF_ERROR(
+            wefti_axis_hosts(&axis, w->ranks, w->part[SIM_RACK_UP], scratch->rack_of, &racks));
     }
     for (uint32_t i = 0; i < n && w->rail_of != NULL; i++) {
         scratch->rail_of[i] = w->rail_of[(size_t)i * call->stride];
@@ -138,6 +143,7 @@ static weft_status_t place_group(const sim_world_t *w, sim_scratch_t *scratch, s
         call->params.host_of = scratch->host_of;
         call->params.host_of_count = hosts;
         call->params.rail_of = w->rail_of != NULL ? scratch->rail_of : NULL;
+        call->params.rack_of = racks > 1 ? scratch->rack_of : NULL;
     }
     return WEFT_OK;
 }

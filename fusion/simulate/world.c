@@ -80,7 +80,7 @@ static void number_parts(sim_world_t *w, sim_kind_t kind)
     w->part_count[kind] = next;
 }
 
-static void number_hosts(sim_world_t *w, uint32_t *rack_of)
+static void number_hosts(sim_world_t *w)
 {
     const wefti_cluster_t *cluster = w->cluster;
     for (uint32_t r = 0; r < w->ranks; r++) {
@@ -92,7 +92,6 @@ static void number_hosts(sim_world_t *w, uint32_t *rack_of)
                 w->largest_host = host->rank_count;
                 w->largest_host_cores = host->hardware->core_count;
             }
-            rack_of[w->hosts] = host->rack;
             w->racks = w->racks || host->rack != WEFTI_TOPO_NONE;
             w->hosts++;
         }
@@ -107,26 +106,16 @@ static void number_hosts(sim_world_t *w, uint32_t *rack_of)
     w->part_count[SIM_HOST] = w->hosts;
 }
 
-/* Racks by number; hosts of none are in one together. */
-static weft_status_t number_racks(sim_world_t *w, const uint32_t *rack_of)
+static weft_status_t number_racks(sim_world_t *w)
 {
-    uint32_t *number = wefti_alloc(NULL, 2 * (WEFTI_TOPO_MAX_RACKS + 1ul) * sizeof *number);
-    WEFT_RETURN_IF_NO_MEMORY(number);
-    uint32_t *hosts_in = number + WEFTI_TOPO_MAX_RACKS + 1, count = 0;
+    uint32_t *rack_of = w->part[SIM_RACK_UP], *count = &w->part_count[SIM_RACK_UP];
+    WEFT_RETURN_IF_ERROR(wefti_place_racks(w->cluster, rack_of, count));
+    uint32_t *hosts_in = wefti_alloc(NULL, (*count + 1ul) * sizeof *hosts_in);
+    WEFT_RETURN_IF_NO_MEMORY(hosts_in);
     for (uint32_t h = 0; h < w->hosts; h++) {
-        uint32_t rack = rack_of[h] == WEFTI_TOPO_NONE ? WEFTI_TOPO_MAX_RACKS : rack_of[h];
-        if (number[rack] == 0) {
-            number[rack] = ++count;
-        }
-        w->stand[h] = w->racks ? hosts_in[rack]++ : 0;
+        w->stand[h] = w->racks ? hosts_in[rack_of[w->host_first[h]]]++ : 0;
     }
-    for (uint32_t r = 0; r < w->ranks; r++) {
-        uint32_t rack = rack_of[w->host_of[r]];
-        rack = rack == WEFTI_TOPO_NONE ? WEFTI_TOPO_MAX_RACKS : rack;
-        w->part[SIM_RACK_UP][r] = number[rack] - 1;
-    }
-    w->part_count[SIM_RACK_UP] = count;
-    wefti_free(NULL, number);
+    wefti_free(NULL, hosts_in);
     return WEFT_OK;
 }
 
@@ -201,24 +190,20 @@ static void count_on_cores(sim_world_t *w)
 
 static weft_status_t fill(sim_world_t *w)
 {
-    uint32_t *rack_of = wefti_alloc(NULL, (w->ranks + 1ul) * sizeof *rack_of);
-    WEFT_RETURN_IF_NO_MEMORY(rack_of);
-    weft_status_t status = WEFT_OK;
+    size_t bytes = w->ranks * sizeof *w->host_of;
     for (uint32_t kind = 0; kind <= SIM_SOCKET; kind++) {
         number_parts(w, (sim_kind_t)kind);
     }
     number_parts(w, SIM_NIC_OUT);
     number_parts(w, SIM_CORE);
     count_on_cores(w);
-    number_hosts(w, rack_of);
-    WEFT_TRY(status, number_racks(w, rack_of), out);
-    memcpy(w->part[SIM_NIC_IN], w->part[SIM_NIC_OUT], w->ranks * sizeof *rack_of);
-    memcpy(w->part[SIM_RACK_DOWN], w->part[SIM_RACK_UP], w->ranks * sizeof *rack_of);
+    number_hosts(w);
+    WEFT_RETURN_IF_ERROR(number_racks(w));
+    memcpy(w->part[SIM_NIC_IN], w->part[SIM_NIC_OUT], bytes);
+    memcpy(w->part[SIM_RACK_DOWN], w->part[SIM_RACK_UP], bytes);
     w->part_count[SIM_NIC_IN] = w->part_count[SIM_NIC_OUT];
     w->part_count[SIM_RACK_DOWN] = w->part_count[SIM_RACK_UP];
-out:
-    wefti_free(NULL, rack_of);
-    return status;
+    return WEFT_OK;
 }
 
 weft_status_t wefti_sim_world_init(sim_world_t *w, const wefti_cluster_t *cluster,

@@ -27,6 +27,13 @@
  * a wait for that phase makes them visible. A run must end only when no other rank accesses the
  * rank's buffers any more. Scratch may be accessed until scratch_sets runs later.
  *
+ * Placement. Neighbours in a ring or tree should share a host. An algorithm that sets by_placement
+ * sees ranks numbered so that those of a host (and hosts of a rack) follow each other, whatever
+ * their placement: rank, root, peer, and the block numbers of ranks in params and steps are such
+ * numbers, and Weft translates the steps. params->host_of and similar fields are then empty. Where
+ * ranks are consecutive already, nothing changes. A rank's place depends on the placement alone, so
+ * all ranks derive the same numbers, and the same order of sums.
+ *
  * All functions of this header are local.
  */
 #ifndef WEFT_ALGO_H
@@ -62,12 +69,15 @@ typedef struct weft_algo_params {
     /** The algorithm that is called; set by Weft. An algorithm with data of its own is the first
      * member of a larger struct. */
     const struct weft_algorithm *algorithm;
+    /** [group_size] rack of each rank, below group_size, equal for ranks of one host; NULL: one rack,
+     * or unknown. */
+    const uint32_t *rack_of;
 } weft_algo_params_t;
 
 /** Initial value of weft_algo_params_t. */
 #define WEFT_ALGO_PARAMS_INIT                                                                      \
     WEFT_STRUCT_INIT(weft_algo_params_t, WEFT_COLLECTIVE_ALL_REDUCE, 0, 0, 0, 0, 0, 0,             \
-                     WEFT_ORDER_TREE, 0, 0, 0, 0, 0, 0, 0, 0)
+                     WEFT_ORDER_TREE, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 /** The resources of a schedule, equal on all ranks. */
 typedef struct weft_algo_resources {
@@ -79,6 +89,9 @@ typedef struct weft_algo_resources {
     /** Parts of each block if the operator fixes the blocks, not for V forms; 0: one. Part p of
      * block b then has the block number b * parts + p. */
     uint32_t parts;
+    /** 1: build and the builder number ranks by placement: host after host, rack after rack. Ignored
+     * if the order of a reduction is promised. See "Placement" above. */
+    uint32_t by_placement;
 } weft_algo_resources_t;
 
 /** A buffer of a place. */

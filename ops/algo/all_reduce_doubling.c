@@ -19,6 +19,7 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     out->phases = levels + 1;
     out->scratch_slots = levels;
     out->scratch_sets = 2;
+    out->by_placement = 1;
 }
 
 /* Where rank keeps the sum of its subtree of 2^level: the slot of the last level that added

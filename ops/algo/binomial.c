@@ -55,6 +55,7 @@ static void vector_resources(const weft_algo_params_t *params, weft_algo_resourc
 {
     out->phases = wefti_log2_ceil(params->group_size) + 1;
     out->scratch_slots = params->op == WEFT_COLLECTIVE_REDUCE ? 1 : 0;
+    out->by_placement = 1;
 }
 
 static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t *b)
@@ -121,6 +122,7 @@ static void block_resources(const weft_algo_params_t *params, weft_algo_resource
     uint32_t levels = wefti_log2_ceil(params->group_size);
     out->phases = levels + 1;
     out->scratch_slots = levels > 0 ? 1u << (levels - 1) : 0;
+    out->by_placement = 1;
 }
 
 static void gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)

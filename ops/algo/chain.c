@@ -22,6 +22,7 @@ static const char *eligible(const weft_algo_params_t *params)
 static void resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     out->blocks = out->phases = pieces_of(params);
+    out->by_placement = 1;
 }
 
 static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t *b)

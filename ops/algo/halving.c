@@ -188,6 +188,7 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     if (params->op == WEFT_COLLECTIVE_BROADCAST) {
         out->phases++;
     }
+    out->by_placement = 1;
 }
 
 static void all_reduce(const weft_algo_params_t *params, weft_schedule_builder_t *b)

@@ -56,6 +56,7 @@ static void find_offsets(uint32_t n, offsets_t *out)
 static void gather_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     out->phases = wefti_log2_ceil(params->group_size) + 1;
+    out->by_placement = 1;
 }
 
 static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)
@@ -89,6 +90,7 @@ static void scatter_resources(const weft_algo_params_t *params, weft_algo_resour
     uint32_t levels = wefti_log2_ceil(params->group_size);
     out->phases = levels + 1;
     out->scratch_slots = params->group_size * levels;
+    out->by_placement = 1;
 }
 
 /* Where rank has the sum for the block at this offset before step level (counted downwards) adds to

@@ -18,6 +18,7 @@ static uint32_t right_of(const weft_algo_params_t *params)
 static void gather_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     out->phases = params->group_size;
+    out->by_placement = 1;
 }
 
 /* Step s brings block r - s. Phase: blocks that have arrived, the own one counted. */
@@ -44,6 +45,7 @@ static void scatter_resources(const weft_algo_params_t *params, weft_algo_resour
     out->blocks = n;
     out->phases = params->op == WEFT_COLLECTIVE_ALL_REDUCE ? 2 * n - 1 : n;
     out->scratch_slots = n > 2 ? n - 2 : 0;
+    out->by_placement = 1;
 }
 
 /* The sum of block b starts at rank b + 1 and arrives at rank b: step s adds to block r - 1 - s. */

@@ -119,7 +119,27 @@ weft_status_t wefti_algo_params_check(const weft_algo_params_t *params);
 weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
                                    const weft_algo_params_t *params,
                                    const weft_allocator_t *allocator, wefti_schedule_t *out);
+/* The same for many ranks of a group: numbers of params, which may be empty. */
+typedef struct wefti_rank_numbers {
+    uint32_t *rank_at;   /* [number], or NULL: numbers are ranks */
+    uint32_t *number_of; /* [rank] */
+} wefti_rank_numbers_t;
+weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
+                                            const weft_algo_params_t *params,
+                                            const wefti_rank_numbers_t *numbers,
+                                            const weft_allocator_t *allocator,
+                                            wefti_schedule_t *out);
 void wefti_schedule_deinit(wefti_schedule_t *schedule);
+/* Puts the steps of each lane together, keeping their order. */
+weft_status_t wefti_schedule_sort(wefti_schedule_t *schedule);
+
+/* renumber.c: ranks by placement (algo.h); empty if hosts and racks are runs of ranks. */
+weft_status_t wefti_rank_numbers_init(wefti_rank_numbers_t *numbers,
+                                      const weft_algo_params_t *params);
+void wefti_rank_numbers_deinit(wefti_rank_numbers_t *numbers);
+/* Turns a schedule over numbers into one over ranks. */
+weft_status_t wefti_schedule_renumber(wefti_schedule_t *schedule, const weft_algo_params_t *params,
+                                      const wefti_rank_numbers_t *numbers);
 
 /* For lowering: appends as it is; lanes must come in order. */
 wefti_step_t *wefti_schedule_add(wefti_schedule_t *schedule, const wefti_step_t *step);

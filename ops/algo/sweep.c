@@ -181,10 +181,18 @@ static bool looks_at_hosts(const weft_algorithm_t *algorithm, const weft_algo_pa
     return wefti_algorithm_reason(algorithm, &one) != NULL;
 }
 
+/* Of others, those that number ranks by placement. */
+static bool looks_at_placement(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    weft_algo_resources_t resources = {0};
+    wefti_algorithm_resources(algorithm, params, &resources);
+    return resources.by_placement != 0;
+}
+
 typedef struct placed {
     const char *text;
     uint32_t hosts;
-    uint32_t host_of[PLACED_MORE], rail_of[PLACED_MORE];
+    uint32_t host_of[PLACED_MORE], rail_of[PLACED_MORE], rack_of[PLACED_MORE];
 } placed_t;
 
 /* Number `which` of the ways in which n ranks may lie on hosts; false: there are no more. */
@@ -208,13 +216,15 @@ static bool place(uint32_t which, uint32_t n, placed_t *out)
                           : which == 3 ? mixed
                                        : in_row;
         out->rail_of[r] = which == 3 ? state >> 20 & 1 : (n - r) / 3;
+        out->rack_of[r] = which == 2 || which == 3 ? (out->host_of[r] + 1) % 2 : 0;
     }
     return true;
 }
 
-/* Which ranks share a host, and who is next to which card, beyond runs of consecutive ranks. */
+/* Which ranks share a host or a rack, and who is next to which card, beyond runs of consecutive
+ * ranks. numbered: no order that is promised depends on it. */
 static weft_status_t prove_placements(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
-                                      weft_algo_params_t *params)
+                                      weft_algo_params_t *params, bool numbered)
 {
     uint32_t sizes[3], n = params->group_size;
     placed_t placed;
@@ -227,12 +237,14 @@ static weft_status_t prove_placements(wefti_sweep_t *sweep, const weft_algorithm
     params->order_sizes = sizes;
     params->order_size_count = uneven_blocks(n, sizes);
     int orders = wefti_collective_reduces(params->op) ? WEFT_ORDER_ANY : WEFT_ORDER_TREE;
+    int first = numbered ? orders : WEFT_ORDER_TREE;
     for (uint32_t which = 0; place(which, n, &placed) && status >= 0; which++) {
         params->host_of = placed.host_of;
         params->host_of_count = placed.hosts;
         params->rail_of = placed.rail_of;
+        params->rack_of = placed.rack_of;
         sweep->placed = placed.text;
-        for (int order = WEFT_ORDER_TREE; order <= orders && status >= 0; order++) {
+        for (int order = first; order <= orders && status >= 0; order++) {
             params->order = (weft_order_t)order;
             status = prove_case(sweep, algorithm, params);
         }
@@ -269,8 +281,9 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
             bool hosts = looks_at_hosts(algorithm, &params);
             params.pieces = !hosts || group_size <= PIECES_RANKS ? 0 : group_size <= 17 ? 2 : 1;
             status = prove_orders(sweep, algorithm, &params);
-            if (status >= 0 && hosts && sweep->links != WEFTI_SWEEP_DIRECT) {
-                status = prove_placements(sweep, algorithm, &params);
+            bool numbered = !hosts && looks_at_placement(algorithm, &params);
+            if (status >= 0 && (hosts || numbered) && sweep->links != WEFTI_SWEEP_DIRECT) {
+                status = prove_placements(sweep, algorithm, &params, numbered);
             }
         }
     }

@@ -59,12 +59,16 @@ weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
         wefti_schedule_t none;
         return wefti_schedule_build(algorithm, &own, allocator, &none);
     }
+    wefti_rank_numbers_t numbers;
+    WEFT_RETURN_IF_ERROR(wefti_rank_numbers_init(&numbers, params));
     wefti_schedule_t *schedules = wefti_alloc(allocator, params->group_size * sizeof *schedules);
     if (schedules == NULL) {
+        wefti_rank_numbers_deinit(&numbers);
         return WEFT_ERR_NO_MEMORY;
     }
     for (own.rank = 0; own.rank < params->group_size && status >= 0; own.rank++) {
-        status = wefti_schedule_build(algorithm, &own, allocator, &schedules[own.rank]);
+        status = wefti_schedule_build_numbered(algorithm, &own, &numbers, allocator,
+                                               &schedules[own.rank]);
         if (status >= 0 && memcmp(&schedules[own.rank].resources, &schedules[0].resources,
                                   sizeof schedules[0].resources) != 0) {
             status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
@@ -72,6 +76,7 @@ weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
                                  weft_collective_name(params->op), algorithm->name, own.rank);
         }
     }
+    wefti_rank_numbers_deinit(&numbers);
     if (status < 0) {
         wefti_schedules_free(allocator, schedules, params->group_size);
         return status;

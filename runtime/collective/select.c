@@ -121,6 +121,27 @@ static weft_status_t find_rails(weft_group_t *group, uint32_t *rail_of)
     return WEFT_OK;
 }
 
+/* Racks are numbered by their first ranks in the group. */
+static weft_status_t find_racks(weft_group_t *group, uint32_t *rack_of)
+{
+    const weft_context_t *context = group->context;
+    uint32_t count;
+    uint32_t *of_world =
+        wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *of_world);
+    WEFT_RETURN_IF_NO_MEMORY(of_world != NULL);
+    weft_status_t status = wefti_place_racks(&context->cluster, of_world, &count);
+    bool several = false;
+    for (uint32_t r = 0; r < group->size && status >= 0 && count > 1; r++) {
+        while (of_world[group->ranks[rack_of[r]]] != of_world[group->ranks[r]]) {
+            rack_of[r]++;
+        }
+        several = several || rack_of[r] != 0;
+    }
+    group->calls->selection.params.rack_of = several ? rack_of : NULL;
+    wefti_free(context->allocator, of_world);
+    return status;
+}
+
 weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 {
     wefti_selection_t *selection = &group->calls->selection;
@@ -128,11 +149,12 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
     uint32_t n = group->size;
     params->struct_size = sizeof *params;
     params->group_size = n;
-    selection->lists = wefti_alloc(group->context->allocator, 3ul * n * sizeof *selection->lists);
+    selection->lists = wefti_alloc(group->context->allocator, 4ul * n * sizeof *selection->lists);
     WEFT_RETURN_IF_NO_MEMORY(selection->lists != NULL);
     find_hosts(group, selection->lists, selection->lists + n);
     if (params->host_of != NULL && group->context->cluster.ranks != NULL) {
         WEFT_RETURN_IF_ERROR(find_rails(group, selection->lists + 2 * n));
+        WEFT_RETURN_IF_ERROR(find_racks(group, selection->lists + 3 * n));
     }
     weft_algo_params_t all_reduce;
     wefti_select_params(group, WEFT_COLLECTIVE_ALL_REDUCE, 0, &all_reduce);

@@ -20,7 +20,7 @@ typedef struct wefti_selection {
     wefti_wanted_t wanted;
     weft_algo_params_t params; /* order and hosts; operator, root, rank and in place are a call's */
     uint32_t *order_sizes;     /* of params; WEFT_ORDER_BLOCKS */
-    uint32_t *lists;           /* [3 * size] of params: host_of, host_sizes, rail_of */
+    uint32_t *lists;           /* [4 * size] of params: host_of, host_sizes, rail_of, rack_of */
     bool executors_reduce;     /* the hand-written executors reduce in this order */
     /* What calls say of all this in their signature, per operator: bits of wefti_what(), and all of
      * it, for call slots without data. */

@@ -196,7 +196,7 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     /* Borrowed for building only. */
     run->params.order_sizes = run->params.host_sizes = NULL;
     run->params.order_size_count = run->params.host_count = 0;
-    run->params.host_of = run->params.rail_of = NULL;
+    run->params.host_of = run->params.rail_of = run->params.rack_of = NULL;
     run->params.host_of_count = 0;
     *out_run = run;
     return WEFT_OK;

@@ -58,7 +58,8 @@ static uint64_t hash_params(const weft_algo_params_t *params)
     hash = hash_sizes(hash, params->order_sizes, blocks ? params->order_size_count : 0);
     hash = hash_sizes(hash, params->host_sizes, params->host_count);
     hash = hash_sizes(hash, params->host_of, params->host_of != NULL ? params->group_size : 0);
-    return hash_sizes(hash, params->rail_of, params->rail_of != NULL ? params->group_size : 0);
+    hash = hash_sizes(hash, params->rail_of, params->rail_of != NULL ? params->group_size : 0);
+    return hash_sizes(hash, params->rack_of, params->rack_of != NULL ? params->group_size : 0);
 }
 
 /* True when it is known already, with the status in *out_status. */

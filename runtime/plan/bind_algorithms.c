@@ -59,7 +59,8 @@ weft_algo_params_t wefti_bind_algo_params(const weft_session_t *session, uint32_
                                 .order_size_count = order->count,
                                 .host_of = group->host_of,
                                 .host_of_count = group->host_count,
-                                .rail_of = group->rail_of};
+                                .rail_of = group->rail_of,
+                                .rack_of = group->rack_of};
 }
 
 /* Why this session cannot run algorithm, or NULL. *out_records: as records; else interpreted. */

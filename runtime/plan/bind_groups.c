@@ -43,6 +43,24 @@ static weft_status_t find_rails(weft_session_t *session, wefti_bound_group_t *gr
     return WEFT_OK;
 }
 
+/* Known only where WEFT_TOPOLOGY describes the cluster. */
+static weft_status_t find_racks(weft_session_t *session, wefti_bound_group_t *group)
+{
+    uint32_t world = session->endpoint->world_size, count;
+    uint32_t *of_world = wefti_arena_array(&session->arena, world, sizeof *of_world);
+    uint32_t *rack_of = wefti_arena_array(&session->arena, group->axis.size, sizeof *rack_of);
+    WEFT_RETURN_IF_NO_MEMORY(of_world && rack_of);
+    if (group->host_of == NULL) {
+        return WEFT_OK;
+    }
+    WEFT_RETURN_IF_ERROR(wefti_place_racks(&session->context->cluster, of_world, &count));
+    if (count > 1) {
+        WEFT_RETURN_IF_ERROR(wefti_axis_hosts(&group->axis, world, of_world, rack_of, &count));
+        group->rack_of = count > 1 ? rack_of : NULL;
+    }
+    return WEFT_OK;
+}
+
 /* Places without shared memory, in any group of the axis. */
 static weft_status_t find_links(weft_session_t *session, wefti_bound_group_t *group)
 {
@@ -76,7 +94,8 @@ static weft_status_t bind_group(weft_session_t *session, uint32_t id)
     }
     WEFT_RETURN_IF_ERROR(find_links(session, group));
     WEFT_RETURN_IF_ERROR(find_hosts(session, group));
-    return find_rails(session, group);
+    WEFT_RETURN_IF_ERROR(find_rails(session, group));
+    return find_racks(session, group);
 }
 
 weft_status_t wefti_bind_groups(weft_session_t *session)

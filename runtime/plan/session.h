@@ -68,6 +68,7 @@ typedef struct wefti_bound_group {
     const uint32_t *host_of; /* [size] NULL: all are on one host */
     uint32_t host_count;
     const uint32_t *rail_of; /* [size] as algorithms have it; NULL: hosts have one NIC each */
+    const uint32_t *rack_of; /* [size] likewise; NULL: one rack, or unknown */
 } wefti_bound_group_t;
 
 /* Its chunks between device and mirror. */

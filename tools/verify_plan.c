@@ -16,7 +16,8 @@
 #include "runtime/base/order.h"
 
 #define MAX_RANKS 64u        /* beyond, schedules are proved over shared memory only, */
-#define MAX_CELLS (1u << 20) /* up to this size */
+#define MAX_CELLS (1u << 20) /* up to this size; larger ones by symmetry, */
+#define MAX_STEPS (1u << 24) /* up to this many steps of all ranks */
 #define MAX_CASES 256u
 /* A schedule has steps for every pair of ranks; a file of a kilobyte can claim a million ranks. */
 #define MAX_PROVED_RANKS 1024u
@@ -90,10 +91,13 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
                            .algorithm = schedule->algorithm,
                            .root = &schedule->root,
                            .links = ranks > MAX_RANKS ? WEFTI_SWEEP_DIRECT : WEFTI_SWEEP_ALL,
-                           .cell_limit = ranks > MAX_RANKS ? MAX_CELLS : 0,
+                           .cell_limit = ranks > MAX_PROVED_RANKS ? 1
+                                         : ranks > MAX_RANKS      ? MAX_CELLS
+                                                                  : 0,
+                           .step_limit = MAX_STEPS,
                            .placed = ""};
-    if (algorithm == NULL || ranks > MAX_PROVED_RANKS) {
-        schedule->left_out = algorithm == NULL ? "unknown algorithm" : "too large";
+    if (algorithm == NULL) {
+        schedule->left_out = "unknown algorithm";
         return WEFT_OK;
     }
     const char *reason = wefti_algorithm_reason(algorithm, &params);
@@ -107,7 +111,9 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
     /* An algorithm for several hosts: in all placements of ranks. */
     weft_status_t status = reason == NULL ? wefti_sweep_case(&sweep, algorithm, &params)
                                           : wefti_sweep_size(&sweep, ranks);
-    schedule->left_out = sweep.left_out > 0 ? "too large" : sweep.proved == 0 ? reason : NULL;
+    schedule->left_out = sweep.left_out > 0  ? "too large, not symmetric"
+                         : sweep.proved == 0 ? reason
+                                             : NULL;
     return status;
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/algo/lower.h"
 #include "ops/algo/placement.h"
+#include "ops/algo/symmetry.h"
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/base/params.h"
@@ -96,6 +97,18 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     return WEFT_OK;
 }
 
+/* Of groups that are too large to run all ranks: over shared memory only. */
+static weft_status_t prove_by_symmetry(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
+                                       const weft_algo_params_t *params)
+{
+    weft_status_t status = wefti_symmetry_prove(algorithm, params, sweep->allocator,
+                                                sweep->step_limit, &sweep->steps, &sweep->accesses);
+    sweep->proved += status >= 0;
+    sweep->by_symmetry += status >= 0;
+    sweep->left_out += status == WEFT_ERR_UNSUPPORTED;
+    return status == WEFT_ERR_UNSUPPORTED ? WEFT_OK : status;
+}
+
 weft_status_t wefti_sweep_case(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
                                const weft_algo_params_t *params)
 {
@@ -106,8 +119,7 @@ weft_status_t wefti_sweep_case(wefti_sweep_t *sweep, const weft_algorithm_t *alg
                                                      : LINK_MODES;
     if (sweep->cell_limit > 0 &&
         (params->group_size > MOST_RANKS || cells_of(algorithm, params) > sweep->cell_limit)) {
-        sweep->left_out++;
-        return WEFT_OK;
+        return prove_by_symmetry(sweep, algorithm, params);
     }
     for (int mode = LINKS_DIRECT; mode < modes; mode++) {
         WEFT_RETURN_IF_ERROR(prove(sweep, algorithm, params, (link_mode_t)mode));

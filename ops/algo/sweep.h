@@ -19,9 +19,10 @@ typedef struct wefti_sweep {
     weft_collective_t op;  /* 0: all */
     const char *algorithm; /* NULL: all */
     const uint32_t *root;  /* of those with one; NULL: the first two and the last */
-    uint64_t cell_limit;   /* cases with more blocks than this are left out; 0: none are */
+    uint64_t cell_limit;   /* cases with more blocks than this: by symmetry or not; 0: none */
+    uint64_t step_limit;   /* of cases by symmetry: those with more are left out; 0: none are */
     wefti_sweep_links_t links;
-    uint64_t proved, left_out, steps, accesses;
+    uint64_t proved, by_symmetry, left_out, steps, accesses;
     const char *placed;                   /* how the case's ranks lie on hosts, for messages */
     const char *last_op, *last_algorithm; /* of the case at hand, for messages */
 } wefti_sweep_t;

@@ -106,7 +106,7 @@ class Verify(Case):
     def test_a_plan_whose_schedules_were_skipped_is_not_proved(self):
         plan = self.compile("lenet.onnx", "p.weft", 1024, 4)
         found = self.weft_json("verify", plan, code=1)
-        skipped = [schedule for schedule in found["schedules"] if schedule["left_out"] == "too large"]
+        skipped = [schedule for schedule in found["schedules"] if schedule["left_out"] == "too large, not symmetric"]
         self.assertEqual((found["ok"], found["schedules_skipped"]), (False, len(skipped)))
         self.assertGreater(len(skipped), 0)
         plural = "s" if len(skipped) > 1 else ""
@@ -115,10 +115,19 @@ class Verify(Case):
 
     def test_algorithms_that_were_skipped_are_not_proved(self):
         done = self.weft("verify", "-n", 65536, "--op", "broadcast", code=1)
-        self.assertRegex(done.stdout, r"^0 cases proved .*\nnot proved: \d+ cases skipped as too large\n$")
+        self.assertRegex(done.stdout, r"^0 cases proved .*\nnot proved: \d+ cases skipped: too large .*\n$")
         found = self.weft_json("verify", "-n", 65536, "--op", "broadcast", code=1)
         self.assertEqual((found["ok"], found["proved"]), (False, 0))
         self.assertGreater(found["left_out"], 0)
+        self.assertEqual(found["by_symmetry"], 0)
+
+    def test_large_groups_are_proved_by_symmetry(self):
+        for op, algorithm in (("all_gather", "bruck"), ("all_reduce", "doubling")):
+            with self.subTest(algorithm):
+                found = self.weft_json("verify", "-n", 65536, "--op", op, "--algo", algorithm)
+                self.assertEqual((found["ok"], found["proved"], found["by_symmetry"], found["left_out"]), (True, 2, 2, 0))
+        self.assertRegex(self.weft("verify", "-n", 65536, "--op", "barrier").stdout,
+                         r"^1 cases proved .*\nof these by symmetry: 1 \(.*\)\n$")
 
     def test_ranks_that_are_not_simulated_are_named(self):
         """The simulation of all ranks has a limit: the same programs prove the others, other programs do not."""
@@ -136,9 +145,9 @@ class Verify(Case):
         self.assertIn(f"\nnot proved: {found['ranks_left_out']} ranks not simulated\n",
                       self.weft("verify", plan, code=1).stdout)
 
-    def test_no_schedules_are_built_for_a_world_that_only_the_file_claims(self):
+    def test_schedules_of_a_large_world_are_proved_by_symmetry_or_left_out(self):
         found = self.weft_json("verify", self.compile("mlp.onnx", "p.weft", 2048, 4), code=1)
-        self.assertEqual({schedule["left_out"] for schedule in found["schedules"]}, {"too large"})
+        self.assertEqual({schedule["left_out"] for schedule in found["schedules"]}, {None, "too large, not symmetric"})
 
     def test_algorithms_for_several_hosts_are_proved(self):
         (self.dir / "t.json").write_text('{"format": 1, "hosts": [4, 4]}')

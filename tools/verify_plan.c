@@ -19,7 +19,8 @@
 #define MAX_CELLS (1u << 20) /* up to this size; larger ones by symmetry, */
 #define MAX_STEPS (1u << 24) /* up to this many steps of all ranks */
 #define MAX_CASES 256u
-/* A schedule has steps for every pair of ranks; a file of a kilobyte can claim a million ranks. */
+/* A schedule has steps for every pair of ranks; a file of a kilobyte can claim a million ranks: no
+ * more run on symbols. */
 #define MAX_PROVED_RANKS 1024u
 
 /* A schedule that a collective of the plan may run. */
@@ -96,8 +97,8 @@ static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t 
                                                                   : 0,
                            .step_limit = MAX_STEPS,
                            .placed = ""};
-    if (algorithm == NULL) {
-        schedule->left_out = "unknown algorithm";
+    if (algorithm == NULL || ranks > WEFTI_MAX_GROUP) {
+        schedule->left_out = algorithm == NULL ? "unknown algorithm" : "too large, not symmetric";
         return WEFT_OK;
     }
     const char *reason = wefti_algorithm_reason(algorithm, &params);

@@ -69,8 +69,8 @@ typedef struct weft_algo_params {
     /** The algorithm that is called; set by Weft. An algorithm with data of its own is the first
      * member of a larger struct. */
     const struct weft_algorithm *algorithm;
-    /** [group_size] rack of each rank, below group_size, equal for ranks of one host; NULL: one rack,
-     * or unknown. */
+    /** [group_size] rack of each rank, below group_size, equal for ranks of one host; NULL: one
+     * rack, or unknown. */
     const uint32_t *rack_of;
 } weft_algo_params_t;
 
@@ -89,8 +89,8 @@ typedef struct weft_algo_resources {
     /** Parts of each block if the operator fixes the blocks, not for V forms; 0: one. Part p of
      * block b then has the block number b * parts + p. */
     uint32_t parts;
-    /** 1: build and the builder number ranks by placement: host after host, rack after rack. Ignored
-     * if the order of a reduction is promised. See "Placement" above. */
+    /** 1: build and the builder number ranks by placement: host after host, rack after rack.
+     * Ignored if the order of a reduction is promised. See "Placement" above. */
     uint32_t by_placement;
 } weft_algo_resources_t;
 

@@ -182,7 +182,7 @@ static weft_status_t spread(renumbering_t *n, const wefti_operand_t *operand, ui
     return WEFT_OK;
 }
 
-/* Whether blocks i and i + 1 are as far from each other as first and first + 1, in every operand. */
+/* Whether blocks i and i + 1 are as far apart as first and first + 1, in every operand. */
 static bool continues(const renumbering_t *n, const wefti_step_t *step, uint32_t first, uint32_t i)
 {
     uint32_t distance = block_at(n, step, first + 1) - block_at(n, step, first);

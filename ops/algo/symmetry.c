@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rank 0 on symbols, for all ranks: each does the same at the same time. What rank 0 does to rank d,
- * the rank that sees rank 0 as its d does to rank 0, so the buffers of rank 0 are enough.
+ * Rank 0 on symbols, for all ranks: each does the same at the same time. What rank 0 does to rank
+ * d, the rank that sees rank 0 as its d does to rank 0, so the buffers of rank 0 are enough.
  *
  * A value is a node and the rank it is turned to: input (block) turned to rank d is the input of
  * rank d. A sum is a node over two nodes and the distance between what they are turned to, so that
  * images of a value differ in one number.
  *
  * Side by side is one of many interleavings. The others have the same result if accesses to a block
- * that conflict are ordered by posts and waits, which is checked: by what rank 0 knows of each other
- * rank, through others where these clocks have room, else from its own waits alone.
+ * that conflict are ordered by posts and waits, which is checked: by what rank 0 knows of each
+ * other rank, through others where these clocks have room, else from its own waits alone.
  */
 #include "ops/algo/symmetry.h"
 
@@ -343,8 +343,8 @@ static weft_status_t move(proof_t *p, const wefti_sym_item_t *item)
 
 /* ---- what comes out ---- */
 
-/* Mirrored, promised order: value is the tree over the aligned 2^k ranks that it is turned to. Which
- * half comes first, adds_in_order has checked where each sum was made. */
+/* Mirrored: value is the tree over the aligned 2^k ranks of which one is the rank it is turned to.
+ * Which half comes first, adds_in_order has checked where each sum was made. */
 static bool is_tree(const proof_t *p, value_t value, uint32_t size, uint32_t block)
 {
     const wefti_expr_t *node = &p->exprs.nodes[value.node];

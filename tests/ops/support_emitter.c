@@ -52,7 +52,7 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     emitter_t *emitter = atomic_load(&current);
     uint64_t state = state_of(params, 0);
     if (emitter->kind == EMITTER_EXCESS) {
-        *out = (weft_algo_resources_t){1, 3, 4, 4, 1, 0};
+        *out = (weft_algo_resources_t){1, 3, 4, 4, 1, 0, 0};
         out->phases = emitter->seed == 0 ? 1u << 24 : 3;
         out->blocks = emitter->seed == 1 ? 1u << 24 : 4;
         out->scratch_slots = emitter->seed == 2 ? 1u << 24 : 4;
@@ -60,7 +60,7 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
         return;
     }
     if (emitter->kind != EMITTER_RANDOM) {
-        *out = (weft_algo_resources_t){2, 3, 1, 4, 1, 0};
+        *out = (weft_algo_resources_t){2, 3, 1, 4, 1, 0, 0};
         if (emitter->kind == EMITTER_IMPURE) {
             out->lanes = 1 + below(&state, 4);
             out->phases = 2 + below(&state, 9);

@@ -143,6 +143,21 @@ class Simulate(Case):
                                               for rate in (1000, 5))]
         self.assertGreater(times[1], 1.5 * times[0])
 
+    def test_ranks_in_turns_cost_as_consecutive_ones(self):
+        """Neighbours in a ring and halves of a tree follow hosts and racks, wherever ranks are."""
+        rows = hosts(4, 4, 2, levels={"rack": {"gbit_per_s": 10, "latency_us": 2}})
+        turns = hosts(4, 4, 2, levels=rows["levels"])
+        for place, host in enumerate(turns["hosts"]):
+            host["ranks"] = list(range(place, 16, 4))
+            host["rack"] = place % 2
+        for algorithm in ("ring", "halving-doubling", "doubling"):
+            with self.subTest(algorithm):
+                steps = []
+                for topology in (self.topology(rows, "rows.json"), self.topology(turns, "turns.json")):
+                    plan = self.plan(topology, "--order", "any", "--algo", f"all_reduce={algorithm}")
+                    steps.append(self.simulate(plan, topology)["communication_us"])
+                self.assertAlmostEqual(steps[1] / steps[0], 1, delta=0.05)
+
     @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
     def test_the_planner_takes_what_is_simulated_to_be_the_quickest(self):
         """Each algorithm forced on the same bucket; the choice without --algo is as quick as the best."""

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Proofs for groups that are too large to run all ranks on symbols. If the schedule of every rank
- * is the image of rank 0's, ranks that run side by side are in the same state but for their numbers,
- * so rank 0 stands for all.
+ * is the image of rank 0's, ranks that run side by side are in the same state but for their
+ * numbers, so rank 0 stands for all.
  *
  *   turned       rank r -> r + d mod n     rings, Bruck, dissemination, mesh
  *   mirrored     rank r -> r xor d         recursive doubling, pairwise exchange; n a power of two

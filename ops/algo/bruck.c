@@ -15,7 +15,6 @@
 static void gather_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
 {
     out->phases = wefti_log2_ceil(params->group_size) + 1;
-    out->by_placement = 1;
 }
 
 static void all_gather(const weft_algo_params_t *params, weft_schedule_builder_t *b)
@@ -61,7 +60,6 @@ static void exchange_resources(const weft_algo_params_t *params, weft_algo_resou
     uint32_t n = params->group_size;
     out->phases = wefti_log2_ceil(n) + 1;
     out->scratch_slots = slots_before(n) + (params->in_place ? n : 0);
-    out->by_placement = 1;
 }
 
 /* Where rank has item i before the hop at bit k. */

@@ -6,6 +6,8 @@
     token, dim D      one token of a model like Llama of 8 layers that is divided over the ranks, bfloat16
     step of DDP       a training step of a transformer of 10 million parameters, float32
     step of FSDP2     the same with parameters in shards
+    OPERATOR SIZE, N ranks, idle or loaded    a call on float32 through torch.distributed: median, mean, p90 (the ninetieth
+                      percentile); compute: with 1 ms of it before each. Loaded: next to a busy process for each core
 
     weft              torch.distributed with the backend weft      operator  torch.ops.weft
     direct            weft's own functions                         reached   the same in memory of weft.torch.empty
@@ -27,7 +29,7 @@ import sys
 import sides
 import torch_kernels
 
-PARTS = ("calls", "decode", "ddp", "fsdp")
+PARTS = ("calls", "decode", "ddp", "fsdp", "load")
 SIDES = ("weft", "direct", "operator", "reached", "hook", "gloo", "deepspeed", "vllm", "none")
 LEAD = 1.2  # least ratio of a kernel's time to that of a call of Weft
 
@@ -38,6 +40,7 @@ def parse_arguments():
     parser.add_argument("--deepspeed", type=pathlib.Path, help="checkout of DeepSpeed")
     parser.add_argument("--vllm", type=pathlib.Path, help="checkout of vLLM")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--ranks", type=int, action="append", help="of the part load (2, 4 and 8); may be repeated")
     return parser.parse_args()
 
 
@@ -61,17 +64,33 @@ def build_kernels(args):
     return built
 
 
-def run_part(args, part, libraries):
+def run_part(args, part, libraries, ranks=2):
     """Row -> side -> microseconds."""
     port = sides.free_port()
     environment = dict(os.environ, PYTHONPATH=str(args.build / "python"), OMP_NUM_THREADS="1")
-    command = [args.build / "weft", "run", "-n", "2", "--", args.python,
+    command = [args.build / "weft", "run", "-n", str(ranks), "--", args.python,
                sides.ROOT / "tests" / "bench" / "peer_torch_kernels.py", part, str(port),
                *(f"{side}={library}" for side, library in libraries.items())]
     try:
         return sides.run_program(args, part, command, environment)
     finally:
         torch_kernels.clean(port)
+
+
+def run_load(args, libraries):
+    """The same with all numbers of ranks, without and with other programs."""
+    rows = {}
+    for ranks in args.ranks or (2, 4, 8):
+        for name, count in ("idle", 0), ("loaded", len(os.sched_getaffinity(0))):
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+            try:
+                found = run_part(args, "load", libraries, ranks)
+            finally:
+                for process in busy:
+                    process.kill()
+                    process.wait()
+            rows.update((f"{row}, {ranks} ranks, {name}", by) for row, by in found.items())
+    return rows
 
 
 def main():
@@ -83,7 +102,8 @@ def main():
     for number in range(args.repeats):
         for part in args.part or PARTS:
             print(f"{part}, {number + 1} of {args.repeats}", file=sys.stderr, flush=True)
-            for row, by in run_part(args, part, libraries).items():
+            run = run_load(args, libraries) if part == "load" else run_part(args, part, libraries)
+            for row, by in run.items():
                 for side, us in by.items():
                     seen.setdefault(row, {}).setdefault(side, []).append(us)
     wanted = {(row, side): 1.0 if side == "gloo" or row.startswith("token") else LEAD

@@ -7,6 +7,7 @@
 """
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -19,6 +20,7 @@ import weft.torch
 OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 SIZES = [4096 << 2 * i for i in range(7)]  # to 16 MiB
 ROUND_S = 0.004
+SIDE_S, ROUNDS_OF_SIDE, COMPUTE_S = 0.4, 4, 0.001  # of the part load
 
 
 class Ranks:
@@ -27,8 +29,9 @@ class Ranks:
     def __init__(self, port, libraries):
         dist.init_process_group("weft")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        cpus = sorted(os.sched_getaffinity(0))  # one, if weft run has bound this rank
-        os.sched_setaffinity(0, {cpus[self.rank % len(cpus)]})
+        if os.environ.get("WEFT_BIND") != "none":
+            cpus = sorted(os.sched_getaffinity(0))  # one, if weft run has bound this rank
+            os.sched_setaffinity(0, {cpus[self.rank % len(cpus)]})
         torch.set_num_threads(1)
         self.group = weft.torch.group_of()
         self.name = weft.torch.operators.group_name()
@@ -72,6 +75,10 @@ def alternate(ranks, sides, rounds, most=200):
 
 
 # ---- calls ----
+def text_of(size_bytes):
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
+
+
 def calls_of(ranks, operator, size_bytes):
     """Side -> function, on size_bytes of bfloat16 of each rank: what it gives, or of broadcast the root's."""
     group, name, n = ranks.group, ranks.name, ranks.size
@@ -123,9 +130,8 @@ def calls(ranks):
     with torch.inference_mode():
         for operator in OPERATORS:
             for size_bytes in SIZES:
-                text = f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"
-                rows[f"{operator} {text}"] = alternate(ranks, calls_of(ranks, operator, size_bytes),
-                                                       40 if size_bytes <= 1 << 20 else 15)
+                rows[f"{operator} {text_of(size_bytes)}"] = alternate(ranks, calls_of(ranks, operator, size_bytes),
+                                                                      40 if size_bytes <= 1 << 20 else 15)
     return rows
 
 
@@ -229,7 +235,76 @@ def fsdp(ranks):
     return {"step of FSDP2": alternate(ranks, sides, 30)}
 
 
-PARTS = {"calls": calls, "decode": decode, "ddp": ddp, "fsdp": fsdp}
+# ---- cores that are shared with other programs ----
+def calls_of_groups(ranks, operator, size_bytes):
+    """Side -> function, on size_bytes of float32 of each rank: through torch.distributed only."""
+    x = torch.zeros(size_bytes // 4)
+    sides = {"weft": None, "gloo": ranks.gloo}
+    if operator == "all_gather":
+        out, call = torch.zeros(ranks.size * x.numel()), dist.all_gather_into_tensor
+    elif operator == "reduce_scatter":
+        out, call = torch.zeros(x.numel() // ranks.size), dist.reduce_scatter_tensor
+    elif operator == "all_to_all":
+        out, call = torch.zeros_like(x), dist.all_to_all_single
+    elif operator == "broadcast":
+        return {side: lambda group=group: dist.broadcast(x, 0, group=group) for side, group in sides.items()}
+    else:
+        return {side: lambda group=group: dist.all_reduce(x, group=group) for side, group in sides.items()}
+    return {side: lambda group=group: call(out, x, group=group) for side, group in sides.items()}
+
+
+def compute():
+    """COMPUTE_S of this thread's time, however long that takes."""
+    end = time.thread_time() + COMPUTE_S
+    while time.thread_time() < end:
+        pass
+
+
+def turns(ranks, sides, before):
+    """Side -> microseconds of every call, or of before and a call. Sides alternate for SIDE_S each, in rounds of
+    ROUNDS_OF_SIDE."""
+    counts = {}
+    for side, function in sides.items():
+        for _ in range(2):  # memory is touched, connections are made
+            function()
+        ranks.meet()
+        begin = time.perf_counter()
+        for _ in range(3):
+            before()
+            function()
+        took = (time.perf_counter() - begin) / 3
+        count = torch.tensor([max(2, min(300, int(SIDE_S / ROUNDS_OF_SIDE / took)))])
+        weft.broadcast(count, 0, ranks.group)
+        counts[side] = int(count)
+    times = {side: [] for side in sides}
+    for _ in range(ROUNDS_OF_SIDE):
+        for side, function in sides.items():
+            ranks.meet()
+            last = time.perf_counter()
+            for _ in range(counts[side]):
+                before()
+                function()
+                now = time.perf_counter()
+                times[side].append((now - last) * 1e6)
+                last = now
+    return times
+
+
+def load(ranks):
+    """Medians, means and ninetieth percentiles, as a call that is slow now and then is seen in the latter only."""
+    rows = {}
+    for operator in (*OPERATORS, "all_to_all"):
+        for size_bytes in SIZES[::2]:
+            for name, before in ("", lambda: None), (" compute", compute):
+                times = turns(ranks, calls_of_groups(ranks, operator, size_bytes), before)
+                for word, of in (("", statistics.median), (" mean", statistics.fmean),
+                                 (" p90", lambda values: sorted(values)[len(values) * 9 // 10])):
+                    rows[f"{operator} {text_of(size_bytes)}{name}{word}"] = {
+                        side: of(values) for side, values in times.items()}
+    return rows
+
+
+PARTS = {"calls": calls, "decode": decode, "ddp": ddp, "fsdp": fsdp, "load": load}
 
 
 def main():

@@ -73,9 +73,10 @@ def report(args, sides, seen, wanted):
     if args.json:
         print(json.dumps({"rows": medians, "missed": missed}))
     else:
-        print(f"{'us':20}" + "".join(f"{side:>12}" for side in sides) + "".join(f"{side + '/weft':>17}" for side in others))
+        width = max(20, *map(len, medians))
+        print(f"{'us':{width}}" + "".join(f"{side:>12}" for side in sides) + "".join(f"{side + '/weft':>17}" for side in others))
         for row, by in medians.items():
-            print(f"{row:20}" + "".join(f"{by[side]:12.2f}" if side in by else " " * 12 for side in sides)
+            print(f"{row:{width}}" + "".join(f"{by[side]:12.2f}" if side in by else " " * 12 for side in sides)
                   + "".join(f"{by[side] / by['weft']:17.2f}" if side in by else "" for side in others))
         print("\n".join(f"missed: {line}" for line in missed) or "all targets met")
     return 1 if args.check and missed else 0

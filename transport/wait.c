@@ -3,7 +3,8 @@
  * The wait policy.
  *
  *   spin     only when every local rank has a core of its own, for spin_ns
- *   yield    a few times: with more ranks than cores this lets the others run, cheaper than a futex
+ *   yield    a few times: with more ranks than cores this lets the others run, cheaper than a futex;
+ *            not while other programs use the core, which then run for milliseconds
  *   sleep    on the futex, in slices; between slices abort word, peers and deadline are checked,
  *            so no watchdog is needed to end a wait
  *
@@ -23,6 +24,10 @@
 #define SPINS_PER_PROGRESS 8u
 #define YIELDS_ALONE 4u
 #define YIELDS_MAX 64u
+/* Longer than ranks take to move what they wait for, shorter than a time slice. */
+#define LONG_YIELD_NS 1000000ull
+#define SHARED_MIN_NS 20000000ull
+#define SHARED_MAX_NS 1000000000ull
 /* With a poll function other work may become ready meanwhile, so sleeps start short. */
 #define POLL_SLICE_MIN_NS 50000ull
 #define POLL_SLICE_MAX_NS 2000000ull
@@ -41,6 +46,37 @@ typedef struct waiting {
     wefti_wait_fn describe; /* NULL: nothing is known of it */
     void *user;             /* of both */
 } waiting_t;
+
+/*
+ * Of this process: a thread was away from its core for long, so another program uses it, as is
+ * believed until that time. A yield is then worse than to sleep, as it gives up the thread's time
+ * slice, whereas a thread that is woken soon runs. The longer it has been so, the longer until the
+ * next attempt.
+ */
+static struct {
+    _Atomic uint64_t until_ns, for_ns;
+} shared_core;
+
+static bool shares_core(uint64_t now_ns)
+{
+    return now_ns < atomic_load_explicit(&shared_core.until_ns, memory_order_relaxed);
+}
+
+/* Whether a yield, or spins without a pause, took long. */
+static bool was_away(uint64_t since_ns, uint64_t now_ns)
+{
+    if (now_ns - since_ns < LONG_YIELD_NS) {
+        return false;
+    }
+    /* relaxed: a lost update of two threads makes no difference */
+    uint64_t until_ns = atomic_load_explicit(&shared_core.until_ns, memory_order_relaxed);
+    uint64_t for_ns = atomic_load_explicit(&shared_core.for_ns, memory_order_relaxed);
+    for_ns = now_ns < until_ns + for_ns ? for_ns * 2 : SHARED_MIN_NS;
+    for_ns = for_ns < SHARED_MAX_NS ? for_ns : SHARED_MAX_NS;
+    atomic_store_explicit(&shared_core.for_ns, for_ns, memory_order_relaxed);
+    atomic_store_explicit(&shared_core.until_ns, now_ns + for_ns, memory_order_relaxed);
+    return true;
+}
 
 /* By how much a rank that waits is to be slower, so that all that wait leave the cores to others. */
 static uint32_t crowd(const wefti_endpoint_t *endpoint)
@@ -70,7 +106,7 @@ static weft_status_t spin(const waiting_t *wait)
             wefti_endpoint_progress(wait->endpoint);
         }
     }
-    uint64_t end = wefti_now_ns() + wait->endpoint->settings->spin_ns;
+    uint64_t now = wefti_now_ns(), before, end = now + wait->endpoint->settings->spin_ns;
     do {
         for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
             if (reached(wait)) {
@@ -85,7 +121,9 @@ static weft_status_t spin(const waiting_t *wait)
         if (status != WEFT_OK) {
             return status;
         }
-    } while (wefti_now_ns() < end);
+        before = now;
+        now = wefti_now_ns();
+    } while (!was_away(before, now) && now < end);
     return WEFT_IN_PROGRESS;
 }
 
@@ -93,9 +131,13 @@ static weft_status_t yield(const waiting_t *wait)
 {
     wefti_endpoint_t *endpoint = wait->endpoint;
     uint32_t count = endpoint->may_spin ? YIELDS_ALONE : 4 * endpoint->local_rank_count;
-    for (uint32_t i = 0; i < count && i < YIELDS_MAX / crowd(endpoint); i++) {
+    uint64_t now = wefti_now_ns(), before = now;
+    for (uint32_t i = 0; i < count && i < YIELDS_MAX / crowd(endpoint) && !shares_core(now); i++) {
         wefti_endpoint_progress(endpoint);
         sched_yield();
+        before = now;
+        now = wefti_now_ns();
+        was_away(before, now);
         if (reached(wait)) {
             return WEFT_OK;
         }
@@ -312,8 +354,8 @@ weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *sign
 static bool spin_and_yield(wefti_endpoint_t *endpoint, const wefti_signal_t *signal,
                            uint32_t target, uint64_t spin_ns)
 {
-    uint64_t until = spin_ns > 0 ? wefti_now_ns() + spin_ns : 0;
-    while (spin_ns > 0 && wefti_now_ns() < until) {
+    uint64_t now = wefti_now_ns(), before = now, until = now + spin_ns;
+    while (now < until && !was_away(before, now)) {
         for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
             if (wefti_signal_has_reached(signal, target)) {
                 return true;
@@ -321,10 +363,15 @@ static bool spin_and_yield(wefti_endpoint_t *endpoint, const wefti_signal_t *sig
             wefti_cpu_relax();
         }
         make_progress(endpoint);
+        before = now;
+        now = wefti_now_ns();
     }
-    for (uint32_t i = 0; i < YIELDS_ALONE; i++) {
+    for (uint32_t i = 0; i < YIELDS_ALONE && !shares_core(now); i++) {
         make_progress(endpoint);
         sched_yield();
+        before = now;
+        now = wefti_now_ns();
+        was_away(before, now);
         if (wefti_signal_has_reached(signal, target)) {
             return true;
         }

@@ -291,16 +291,18 @@ def turns(ranks, sides, before):
 
 
 def load(ranks):
-    """Medians, means and ninetieth percentiles, as a call that is slow now and then is seen in the latter only."""
+    """Medians and ninetieth percentiles of rank 0, and the mean of the rank with the longest, as a root may return early."""
     rows = {}
     for operator in (*OPERATORS, "all_to_all"):
         for size_bytes in SIZES[::2]:
             for name, before in ("", lambda: None), (" compute", compute):
                 times = turns(ranks, calls_of_groups(ranks, operator, size_bytes), before)
-                for word, of in (("", statistics.median), (" mean", statistics.fmean),
-                                 (" p90", lambda values: sorted(values)[len(values) * 9 // 10])):
-                    rows[f"{operator} {text_of(size_bytes)}{name}{word}"] = {
-                        side: of(values) for side, values in times.items()}
+                means = torch.tensor([statistics.fmean(values) for values in times.values()])
+                weft.all_reduce_(means, "max", ranks.group)
+                row = f"{operator} {text_of(size_bytes)}{name}"
+                rows[row] = {side: statistics.median(values) for side, values in times.items()}
+                rows[f"{row} mean"] = dict(zip(times, means.tolist()))
+                rows[f"{row} p90"] = {side: sorted(values)[len(values) * 9 // 10] for side, values in times.items()}
     return rows
 
 

@@ -516,6 +516,10 @@ weft_status_t wefti_wait_signal_described(wefti_endpoint_t *endpoint, wefti_sign
 bool wefti_signal_await(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,
                         uint64_t spin_ns, uint64_t timeout_ns);
 
+/* A thread that a yield kept from its core for so long shares it with other programs (wait.c); tests
+ * set it, as yields may take any time. */
+extern uint64_t wefti_wait_away_ns;
+
 /*
  * Looks at a signal that another rank posts, before the caller counts as blocked. Most waits end
  * while a line travels between two cores: no pause, which takes as long as that.

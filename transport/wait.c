@@ -24,8 +24,6 @@
 #define SPINS_PER_PROGRESS 8u
 #define YIELDS_ALONE 4u
 #define YIELDS_MAX 64u
-/* Longer than ranks take to move what they wait for, shorter than a time slice. */
-#define LONG_YIELD_NS 1000000ull
 #define SHARED_MIN_NS 20000000ull
 #define SHARED_MAX_NS 1000000000ull
 /* With a poll function other work may become ready meanwhile, so sleeps start short. */
@@ -57,6 +55,9 @@ static struct {
     _Atomic uint64_t until_ns, for_ns;
 } shared_core;
 
+/* Longer than ranks take to move what they wait for, shorter than a time slice. */
+uint64_t wefti_wait_away_ns = 1000000;
+
 static bool shares_core(uint64_t now_ns)
 {
     return now_ns < atomic_load_explicit(&shared_core.until_ns, memory_order_relaxed);
@@ -65,7 +66,7 @@ static bool shares_core(uint64_t now_ns)
 /* Whether a yield, or spins without a pause, took long. */
 static bool was_away(uint64_t since_ns, uint64_t now_ns)
 {
-    if (now_ns - since_ns < LONG_YIELD_NS) {
+    if (now_ns - since_ns < wefti_wait_away_ns) {
         return false;
     }
     /* relaxed: a lost update of two threads makes no difference */

@@ -60,6 +60,23 @@ static void test_wait_spins_without_system_calls(void **state)
     wefti_endpoint_close(endpoint);
 }
 
+/* As soon as a yield takes long. */
+static void test_wait_sleeps_next_to_other_programs(void **state)
+{
+    (void)state;
+    wefti_settings_t settings = test_settings();
+    wefti_endpoint_t *endpoint = open_alone(&settings);
+    wefti_signal_t signal = {0};
+    poster_t poster = {&signal, 0, 3};
+    endpoint->may_spin = false;
+    wefti_wait_away_ns = 0;
+    atomic_store(&yields, 0);
+    assert_int_equal(wefti_wait_signal(endpoint, &signal, 1, "x", post_at_call, &poster), WEFT_OK);
+    assert_int_equal(atomic_load(&yields), 1);
+    wefti_wait_away_ns = UINT64_MAX;
+    wefti_endpoint_close(endpoint);
+}
+
 static void test_wait_yields_when_cores_are_shared(void **state)
 {
     (void)state;
@@ -182,6 +199,7 @@ static void test_wait_loses_no_wakeup(void **state)
 
 int main(void)
 {
+    wefti_wait_away_ns = UINT64_MAX; /* however busy the machine is */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wait_spins_without_system_calls),
         cmocka_unit_test(test_wait_yields_when_cores_are_shared),
@@ -189,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_wait_asks_the_caller_before_it_gives_up),
         cmocka_unit_test(test_wait_names_no_rank_that_gave_up),
         cmocka_unit_test(test_wait_loses_no_wakeup),
+        cmocka_unit_test(test_wait_sleeps_next_to_other_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,9 @@ static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
         [WEFT_COST_CURVE_EXP] = WEFTI_KERNEL_EXP,
         [WEFT_COST_CURVE_POOL] = WEFTI_KERNEL_POOL,
         [WEFT_COST_CURVE_UPDATE] = WEFTI_KERNEL_UPDATE,
+        [WEFT_COST_CURVE_ATTENTION] = WEFTI_KERNEL_ATTENTION,
+        [WEFT_COST_CURVE_FUSED] = WEFTI_KERNEL_FUSED,
+        [WEFT_COST_CURVE_NORM] = WEFTI_KERNEL_NORM,
     };
     size_t curve = wefti_op_facts(def).cost_curve;
     return curve < sizeof(kinds) / sizeof(kinds[0]) ? kinds[curve] : WEFTI_KERNEL_MOVE;
@@ -73,7 +76,7 @@ static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
         return 0;
     }
     wefti_kernel_kind_t kind = kind_of(def);
-    double size = kind <= WEFTI_KERNEL_EXP ? flops : bytes;
+    double size = wefti_kernel_counts_flops(kind) ? flops : bytes;
     bool update = kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes;
     if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads,
                                                update ? step_bytes : size, &ns)) {
@@ -152,7 +155,12 @@ weft_status_t wefti_predict_ready(wefti_graph_t *graph, const wefti_profile_t *p
     for (uint32_t i = 0; i < graph->order_count; i++) {
         uint32_t id = graph->order[i];
         double cost_ns = 0;
-        if (!wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns)) {
+        bool known = wefti_profile_kernel_ns(profile, graph->nodes[id].name, &cost_ns);
+        if (!known && rates != NULL && rates->costs->kernel_count > 0 &&
+            wefti_node_is_view(graph, &graph->nodes[id])) {
+            double per_byte;
+            wefti_move_ns(rates, &cost_ns, &per_byte);
+        } else if (!known) {
             weft_node_desc_t desc;
             WEFT_RETURN_IF_ERROR(wefti_graph_scratch_desc(graph, id, &desc));
             cost_ns = predict_ns(graph->nodes[id].def, &desc, rates, step_bytes);

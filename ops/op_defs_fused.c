@@ -165,7 +165,8 @@ static const weft_op_def_t defs[] = {
      .infer = infer_fused,
      .cost = cost_fused,
      .doc = "element-wise operators with broadcasting, in one pass over the data",
-     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .layout = {~0u, ~0u, 1, 0, 0})},
+     WEFTI_FACTS(.flags = WEFT_FACT_ELEMENTWISE, .cost_curve = WEFT_COST_CURVE_FUSED,
+                 .layout = {~0u, ~0u, 1, 0, 0})},
     {.domain = "weft",
      .name = "FlashAttention",
      .since_version = 1,
@@ -183,7 +184,7 @@ static const weft_op_def_t defs[] = {
      .doc =
          "Y = softmax(scale Q K' + bias) V by blocks, and the logarithm of each row's sum; 0 for "
          "queries that see no key",
-     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_PRODUCT, .precision = WEFT_PRECISION_INPUTS,
+     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_ATTENTION, .precision = WEFT_PRECISION_INPUTS,
                  .f32_inputs = 8u)},
     {.domain = "weft",
      .name = "FlashAttentionGrad",
@@ -199,7 +200,7 @@ static const weft_op_def_t defs[] = {
      .infer = infer_flash_attention_grad,
      .cost = cost_flash_attention_grad,
      .doc = "gradients of Q, K and V; the bias has none",
-     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_PRODUCT)},
+     WEFTI_FACTS(.cost_curve = WEFT_COST_CURVE_ATTENTION)},
 };
 
 wefti_op_family_t wefti_op_defs_fused(void)

@@ -117,7 +117,8 @@ static const weft_op_def_t defs[] = {
      .cost = cost_rows,
      .doc = "(X - mean) / deviation of each row, times Scale, plus B",
      WEFTI_FACTS(.mixing = WEFT_MIXING_FROM_AXIS, .gradient = WEFT_GRADIENT_ROW_NORM,
-                 .precision = WEFT_PRECISION_INPUTS, .f32_inputs = ~1u)},
+                 .cost_curve = WEFT_COST_CURVE_NORM, .precision = WEFT_PRECISION_INPUTS,
+                 .f32_inputs = ~1u)},
     {.domain = "com.microsoft",
      .name = "LayerNormalizationGrad",
      .since_version = 1,
@@ -132,7 +133,7 @@ static const weft_op_def_t defs[] = {
      .infer = infer_layer_norm_grad,
      .cost = cost_rows,
      .doc = "dX, dScale and dB from dY, X, Scale, mean and 1 / deviation; each may be absent",
-     WEFTI_FACTS(.linear_inputs = 1u)},
+     WEFTI_FACTS(.linear_inputs = 1u, .cost_curve = WEFT_COST_CURVE_NORM)},
     SOFTMAX_GRAD("SoftmaxGrad", "dX = Y (dY - sum of dY Y along the axis)"),
     SOFTMAX_GRAD("LogSoftmaxGrad", "dX = dY - exp(Y) times the sum of dY along the axis"),
 };

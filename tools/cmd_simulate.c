@@ -222,11 +222,11 @@ static uint32_t find_busiest(const simulate_command_t *command, busy_link_t out[
 
 static const char *how_of(const sim_event_t *event)
 {
-    return event->measured   ? "measured"
-           : event->exact    ? "every rank"
-           : event->merged   ? "by place in the cluster, some places merged"
-           : event->by_place ? "by place in the cluster"
-                             : "by class";
+    return event->measured   ? ", measured"
+           : event->exact    ? ", every rank"
+           : event->merged   ? ", by place in the cluster, some places merged"
+           : event->by_place ? ", by place in the cluster"
+                             : ", by class";
 }
 
 static void print_collectives(const simulate_command_t *command)
@@ -242,9 +242,10 @@ static void print_collectives(const simulate_command_t *command)
         wefti_text_t name;
         wefti_text_init(&name, NULL);
         wefti_text_add_printable(&name, command->plan->collectives[event->index].name);
-        printf("  %-14.24s %12.1f  %12.1f  %12.1f  %s, %s", name.failed ? "" : name.data,
+        printf("  %-14.24s %12.1f  %12.1f  %12.1f  %s%s", name.failed ? "" : name.data,
                event->begin_ns * 1e-3, event->end_ns * 1e-3, event->exposed_ns * 1e-3,
-               event->algorithm != NULL ? event->algorithm : "none", how_of(event));
+               event->algorithm != NULL ? event->algorithm : "none: groups of one rank",
+               event->algorithm != NULL ? how_of(event) : "");
         if (event->classes > 0 && !event->exact) {
             printf(": %" PRIu32 " class%s", event->classes, event->classes == 1 ? "" : "es");
         }

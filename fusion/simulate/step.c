@@ -17,6 +17,20 @@
 
 /* ---- kernels ---- */
 
+/* Its result is another name of its input: nothing moves. */
+static bool is_view(const weft_plan_t *plan, const wefti_plan_kernel_t *kernel,
+                    const weft_op_def_t *def)
+{
+    if (!wefti_op_has(def, WEFT_FACT_VIEW) || kernel->input_count == 0 ||
+        kernel->output_count != 1 || kernel->inputs[0] == WEFTI_PLAN_NONE ||
+        kernel->outputs[0] == WEFTI_PLAN_NONE) {
+        return false;
+    }
+    const wefti_plan_buffer_t *from = &plan->buffers[kernel->inputs[0]],
+                              *to = &plan->buffers[kernel->outputs[0]];
+    return from == to || (from->kind == to->kind && from->offset_bytes == to->offset_bytes);
+}
+
 static weft_status_t price_kernel(const weft_plan_t *plan, const weft_registry_t *registry,
                                   uint32_t index, const wefti_rates_t *rates, double *out_ns,
                                   double *out_update_bytes)
@@ -31,7 +45,10 @@ static weft_status_t price_kernel(const weft_plan_t *plan, const weft_registry_t
     weft_status_t status = wefti_plan_kernel_desc(plan, index, &arena, &desc);
     *out_update_bytes = 0;
     *out_ns = 0;
-    if (status >= 0 && def != NULL) {
+    if (status >= 0 && def != NULL && is_view(plan, kernel, def)) {
+        double per_byte;
+        wefti_move_ns(rates, out_ns, &per_byte);
+    } else if (status >= 0 && def != NULL) {
         *out_ns = wefti_op_predict_ns(def, &desc, rates);
         if (wefti_op_facts(def).cost_curve == WEFT_COST_CURVE_UPDATE) {
             wefti_op_cost(def, &desc, &flops, &bytes);
@@ -341,6 +358,7 @@ static weft_status_t run_collective(replay_t *p, uint32_t stream, uint32_t index
     event->rank0_begin_ns = now[0];
     weft_status_t status =
         wefti_sim_call(p->world, p->plan, p->registry, collective, &scratch, &call);
+    event->exact = true; /* also where groups have one rank, and nothing moves */
     if (status >= 0 && call.params.group_size > 1) {
         status = simulate(p, &call, now, event);
     }
@@ -355,7 +373,7 @@ static weft_status_t run_collective(replay_t *p, uint32_t stream, uint32_t index
         event->rank0_end_ns = now[0];
         p->out->comm_ns += event->rank0_end_ns - event->rank0_begin_ns;
         p->out->classes = event->classes > p->out->classes ? event->classes : p->out->classes;
-        p->out->exact = p->out->exact && (event->exact || event->classes == 0);
+        p->out->exact = p->out->exact && event->exact;
     }
     wefti_sim_scratch_deinit(&scratch);
     return status < 0 ? wefti_error_prefix(status, "%s", collective->name) : status;

@@ -185,6 +185,9 @@ typedef enum weft_cost_curve {
     WEFT_COST_CURVE_EXP = 4,       /**< exponentials */
     WEFT_COST_CURVE_POOL = 5,      /**< windows */
     WEFT_COST_CURVE_UPDATE = 6,    /**< optimizer updates */
+    WEFT_COST_CURVE_ATTENTION = 7, /**< products, softmax and products by blocks */
+    WEFT_COST_CURVE_FUSED = 8,     /**< element-wise operators in one pass over the data */
+    WEFT_COST_CURVE_NORM = 9,      /**< normalization of rows or channels */
 } weft_cost_curve_t;
 
 /** What an operator is in the split form of a collective. */

@@ -40,18 +40,26 @@ typedef struct wefti_measured_cost {
 } wefti_measured_cost_t;
 
 /* What a kernel computes, as far as its time is concerned. The size of a call is counted in
- * floating point operations for the first four kinds, and in bytes read and written for the
+ * floating point operations for the kinds before NORM, and in bytes read and written for the
  * others. */
 typedef enum wefti_kernel_kind {
     WEFTI_KERNEL_PRODUCT = 0, /* Gemm, MatMul */
     WEFTI_KERNEL_CONV,
     WEFTI_KERNEL_CONV_GRAD,
-    WEFTI_KERNEL_EXP,    /* softmax and losses: bound by exp and log */
+    WEFTI_KERNEL_EXP, /* softmax and losses: bound by exp and log */
+    WEFTI_KERNEL_ATTENTION,
+    WEFTI_KERNEL_FUSED,  /* several element-wise operators in one */
+    WEFTI_KERNEL_NORM,   /* layer normalization and its gradient */
     WEFTI_KERNEL_POOL,   /* pooling and its gradient */
     WEFTI_KERNEL_MOVE,   /* element-wise operators, copies and all others */
     WEFTI_KERNEL_UPDATE, /* optimizers; their size is that of all updates of a step */
     WEFTI_KERNEL_KINDS,
 } wefti_kernel_kind_t;
+
+static inline bool wefti_kernel_counts_flops(wefti_kernel_kind_t kind)
+{
+    return kind < WEFTI_KERNEL_NORM;
+}
 
 /* A measured kernel call. All cores of the machine were busy with such calls. */
 typedef struct wefti_kernel_point {

@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
-static const char *const kind_names[] = {"product", "conv", "conv_grad", "exp",
-                                         "pool",    "move", "update"};
+static const char *const kind_names[] = {"product", "conv", "conv_grad", "exp",  "attention",
+                                         "fused",   "norm", "pool",      "move", "update"};
 static_assert(sizeof kind_names / sizeof *kind_names == WEFTI_KERNEL_KINDS, "one name per kind");
 
 const char *wefti_kernel_kind_name(wefti_kernel_kind_t kind)

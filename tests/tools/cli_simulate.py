@@ -334,6 +334,13 @@ class Simulate(Case):
                                                   code=2).stderr)
         self.assertFalse((self.dir / "y").exists())
 
+    def test_groups_of_one_rank_exchange_nothing(self):
+        plan = self.compile("mlp.onnx", "p.weft", 1)
+        self.assertIn("none: groups of one rank\n", self.weft("simulate", plan).stdout)
+        found = self.weft_json("simulate", plan)
+        self.assertEqual([(event["algorithm"], event["exact"]) for event in found["collectives"]],
+                         len(found["collectives"]) * [(None, True)])
+
     @unittest.skipIf(trace_processor.missing(), trace_processor.missing())
     def test_perfetto_reads_the_timeline(self):
         plan = self.compile()

@@ -187,7 +187,7 @@ class Tune(support.Case):
         file, table = self.calibration()
         self.assertEqual(said["output"], str(file))
         self.assertEqual(said["kernels"], len(table["kernels"]))
-        kinds = {"product", "conv", "conv_grad", "exp", "pool", "move", "update"}
+        kinds = {"product", "conv", "conv_grad", "exp", "attention", "fused", "norm", "pool", "move", "update"}
         self.assertEqual({k["kind"] for k in table["kernels"]}, kinds)
         self.assertIn(1, {k["threads"] for k in table["kernels"]})
         for kernel in table["kernels"]:

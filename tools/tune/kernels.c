@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Times of kernels, measured through the registry as a session calls them. All ranks measure at the
- * same time, so that caches, memory and clock frequency are shared as in a step.
+ * same time, so that caches, memory and clock frequency are shared as in a step. Before each call the
+ * caches of the cores are filled with other data, as by the rest of a step; then the first operand is
+ * read, which the kernel before has just written.
  */
 #include <stdio.h>
 #include <sched.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/base/parallel.h"
 #include "runtime/base/sync.h"
 #include "tools/output.h"
 #include "tools/tune/tune.h"
@@ -17,10 +20,17 @@
 #define LEAST_CALLS 3u
 #define MAX_TENSORS 4u
 
+/* What fills the caches between two calls: as many bytes per thread. */
+typedef struct chill {
+    uint8_t *data;
+    size_t bytes;
+} chill_t;
+
 /* One kernel and its operands. */
 typedef struct subject {
     const weft_registry_t *registry;
     const tune_kernels_t *run;
+    const chill_t *chill;
     wefti_kernel_kind_t kind;
     weft_node_desc_t node;
     weft_tensor_desc_t in[MAX_TENSORS], out[MAX_TENSORS];
@@ -51,26 +61,50 @@ static void *operand(const weft_tensor_desc_t *desc)
     return data;
 }
 
-/* Among the fastest of the calls that fit the budget: disturbances only add time. After the
- * deadline, which only a busy machine reaches, every kernel is called once more. */
+/* A line of each 64 bytes of a thread's part. */
+static void fill_cache(const void *job, int64_t part)
+{
+    const chill_t *chill = job;
+    volatile uint8_t *at = chill->data + (size_t)part * chill->bytes;
+    for (size_t i = 0; i < chill->bytes; i += 64) {
+        at[i] += 1;
+    }
+}
+
+static void chill(const subject_t *subject, const void *first, size_t bytes)
+{
+    const volatile uint8_t *at = first;
+    wefti_parallel(subject->run->threads, fill_cache, subject->chill);
+    for (size_t i = 0; i < bytes; i += 64) {
+        (void)at[i];
+    }
+}
+
+/* The median of the calls that fit the budget. After the deadline, which only a busy machine
+ * reaches, every kernel is called once more. */
 static double time_calls(const subject_t *subject, const weft_kernel_t *kernel,
                          const weft_kernel_call_t *call)
 {
     double times[MAX_CALLS], sum = 0;
     uint32_t count = 0;
+    size_t first_bytes = (size_t)weft_tensor_elem_count(&subject->in[0]) *
+                         weft_dtype_size_bytes(subject->in[0].dtype);
     kernel->run(call);
     while (count < MAX_CALLS && (count < LEAST_CALLS || sum < subject->run->budget_ns) &&
            (count == 0 || wefti_now_ns() < subject->run->deadline_ns)) {
-        uint64_t start = wefti_now_ns();
+        uint64_t begin = wefti_now_ns();
+        chill(subject, call->inputs[0], first_bytes);
+        uint64_t start = wefti_now_ns(), end;
         kernel->run(call);
-        times[count] = (double)(wefti_now_ns() - start);
-        sum += times[count++];
+        end = wefti_now_ns();
+        times[count++] = (double)(end - start);
+        sum += (double)(end - begin);
     }
     wefti_sort_doubles(times, count);
-    return times[count / 10];
+    return times[count / 2];
 }
 
-/* Updates overwrite their operands, as in a session. */
+/* Results take the place of operands where the operator allows it, as in a session. */
 static bool fill_operands(const subject_t *subject, void *inputs[MAX_TENSORS],
                           void *outputs[MAX_TENSORS])
 {
@@ -82,7 +116,7 @@ static bool fill_operands(const subject_t *subject, void *inputs[MAX_TENSORS],
         complete = complete && inputs[i] != NULL;
     }
     for (uint32_t i = 0; complete && i < subject->node.output_count; i++) {
-        int place = subject->kind == WEFTI_KERNEL_UPDATE ? def->in_place[i] : -1;
+        int place = def->in_place[i];
         if (subject->out[i].dtype == WEFT_DTYPE_NONE) {
             continue;
         }
@@ -149,7 +183,7 @@ static double size_of(const subject_t *subject)
     const weft_op_def_t *def = weft_registry_find_op(subject->registry, subject->node.domain,
                                                      subject->node.op, subject->node.version);
     def->cost(&subject->node, &flops, &bytes);
-    return subject->kind <= WEFTI_KERNEL_EXP ? flops : bytes;
+    return wefti_kernel_counts_flops(subject->kind) ? flops : bytes;
 }
 
 static weft_status_t measure(subject_t *subject, tune_kernels_t *run, uint32_t rank, uint32_t ranks)
@@ -254,9 +288,44 @@ static void set_pool(subject_t *subject, const int64_t size[4])
 
 static void set_rows(subject_t *subject, wefti_kernel_kind_t kind, const int64_t size[4])
 {
-    bool softmax = kind == WEFTI_KERNEL_EXP;
-    set_node(subject, kind, "", softmax ? "Softmax" : "Relu", 13, 1, 1);
+    if (kind == WEFTI_KERNEL_EXP) {
+        set_node(subject, kind, "", "Softmax", 13, 1, 1);
+    } else if (kind == WEFTI_KERNEL_MOVE) {
+        set_node(subject, kind, "", "Add", 13, 2, 1);
+    } else {
+        set_node(subject, kind, "", "LayerNormalization", 17, 3, 1);
+    }
     subject->in[0] = subject->out[0] = tensor(2, size);
+    subject->in[1] = kind == WEFTI_KERNEL_MOVE ? subject->in[0] : tensor(1, &size[1]);
+    subject->in[2] = tensor(1, &size[1]);
+}
+
+/* x (1 + tanh(x + x y)), much like a GELU. */
+static void set_fused(subject_t *subject, const int64_t size[4])
+{
+    static const char *const steps[] = {"Mul", "Add", "Tanh", "Mul", "Add"};
+    static const int64_t operands[] = {0, 1, 2, 0, 3, -1, 4, 0, 5, 0}, results[] = {4};
+    set_node(subject, WEFTI_KERNEL_FUSED, "weft", "Fused", 1, 2, 1);
+    subject->in[0] = subject->in[1] = subject->out[0] = tensor(2, size);
+    subject->attrs[0] = (weft_attr_t){
+        .name = "steps", .type = WEFT_ATTR_TYPE_STRINGS, .count = 5, .strings = steps};
+    subject->attrs[1] = (weft_attr_t){
+        .name = "operands", .type = WEFT_ATTR_TYPE_INTS, .count = 10, .ints = operands};
+    subject->attrs[2] =
+        (weft_attr_t){.name = "results", .type = WEFT_ATTR_TYPE_INTS, .count = 1, .ints = results};
+    subject->node.attr_count = 3;
+}
+
+/* Samples, heads, words and columns of a head. */
+static void set_attention(subject_t *subject, const int64_t size[4])
+{
+    set_node(subject, WEFTI_KERNEL_ATTENTION, "weft", "FlashAttention", 1, 3, 1);
+    for (int i = 0; i < 3; i++) {
+        subject->in[i] = tensor(4, size);
+    }
+    subject->out[0] = tensor(4, size);
+    subject->attrs[0] = (weft_attr_t){.name = "scale", .type = WEFT_ATTR_TYPE_FLOAT, .f = 0.125f};
+    subject->node.attr_count = 1;
 }
 
 static void set_update(subject_t *subject, const int64_t size[4])
@@ -285,6 +354,12 @@ static void set_subject(subject_t *subject, wefti_kernel_kind_t kind, const int6
     case WEFTI_KERNEL_UPDATE:
         set_update(subject, size);
         break;
+    case WEFTI_KERNEL_ATTENTION:
+        set_attention(subject, size);
+        break;
+    case WEFTI_KERNEL_FUSED:
+        set_fused(subject, size);
+        break;
     default:
         set_rows(subject, kind, size);
     }
@@ -296,18 +371,24 @@ static const struct {
     int64_t size[4];
 } samples[] = {
     {WEFTI_KERNEL_PRODUCT, {16, 16, 16, 0}},   {WEFTI_KERNEL_PRODUCT, {64, 10, 256, 0}},
-    {WEFTI_KERNEL_PRODUCT, {64, 120, 400, 0}}, {WEFTI_KERNEL_PRODUCT, {64, 512, 784, 0}},
+    {WEFTI_KERNEL_PRODUCT, {64, 120, 400, 0}}, {WEFTI_KERNEL_PRODUCT, {256, 384, 128, 0}},
+    {WEFTI_KERNEL_PRODUCT, {64, 512, 784, 0}}, {WEFTI_KERNEL_PRODUCT, {256, 1024, 512, 0}},
     {WEFTI_KERNEL_CONV, {16, 1, 6, 28}},       {WEFTI_KERNEL_CONV, {64, 1, 6, 28}},
     {WEFTI_KERNEL_CONV, {64, 6, 16, 12}},      {WEFTI_KERNEL_CONV, {4, 64, 64, 14}},
     {WEFTI_KERNEL_CONV_GRAD, {16, 1, 6, 28}},  {WEFTI_KERNEL_CONV_GRAD, {64, 1, 6, 28}},
     {WEFTI_KERNEL_CONV_GRAD, {64, 6, 16, 12}}, {WEFTI_KERNEL_CONV_GRAD, {4, 64, 64, 14}},
     {WEFTI_KERNEL_EXP, {8, 8, 0, 0}},          {WEFTI_KERNEL_EXP, {64, 10, 0, 0}},
     {WEFTI_KERNEL_EXP, {128, 128, 0, 0}},      {WEFTI_KERNEL_POOL, {1, 6, 28, 0}},
-    {WEFTI_KERNEL_POOL, {16, 16, 14, 0}},      {WEFTI_KERNEL_POOL, {64, 6, 28, 0}},
-    {WEFTI_KERNEL_MOVE, {8, 64, 0, 0}},        {WEFTI_KERNEL_MOVE, {64, 512, 0, 0}},
-    {WEFTI_KERNEL_MOVE, {512, 1024, 0, 0}},    {WEFTI_KERNEL_MOVE, {4096, 1024, 0, 0}},
-    {WEFTI_KERNEL_UPDATE, {1 << 10, 0, 0, 0}}, {WEFTI_KERNEL_UPDATE, {1 << 16, 0, 0, 0}},
-    {WEFTI_KERNEL_UPDATE, {1 << 19, 0, 0, 0}}, {WEFTI_KERNEL_UPDATE, {1 << 22, 0, 0, 0}},
+    {WEFTI_KERNEL_ATTENTION, {1, 2, 16, 32}},  {WEFTI_KERNEL_ATTENTION, {4, 4, 64, 32}},
+    {WEFTI_KERNEL_ATTENTION, {2, 8, 128, 64}}, {WEFTI_KERNEL_FUSED, {8, 64, 0, 0}},
+    {WEFTI_KERNEL_FUSED, {64, 512, 0, 0}},     {WEFTI_KERNEL_FUSED, {512, 1024, 0, 0}},
+    {WEFTI_KERNEL_NORM, {8, 64, 0, 0}},        {WEFTI_KERNEL_NORM, {256, 128, 0, 0}},
+    {WEFTI_KERNEL_NORM, {512, 1024, 0, 0}},    {WEFTI_KERNEL_POOL, {16, 16, 14, 0}},
+    {WEFTI_KERNEL_POOL, {64, 6, 28, 0}},       {WEFTI_KERNEL_MOVE, {8, 64, 0, 0}},
+    {WEFTI_KERNEL_MOVE, {64, 512, 0, 0}},      {WEFTI_KERNEL_MOVE, {512, 1024, 0, 0}},
+    {WEFTI_KERNEL_MOVE, {4096, 1024, 0, 0}},   {WEFTI_KERNEL_UPDATE, {1 << 10, 0, 0, 0}},
+    {WEFTI_KERNEL_UPDATE, {1 << 16, 0, 0, 0}}, {WEFTI_KERNEL_UPDATE, {1 << 19, 0, 0, 0}},
+    {WEFTI_KERNEL_UPDATE, {1 << 22, 0, 0, 0}},
 };
 
 weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_size,
@@ -316,6 +397,7 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
     tune_kernels_t *run = user;
     weft_registry_t *registry = NULL;
     weft_context_t *context = NULL; /* a world of one, which sets the threads of kernels */
+    chill_t chill = {.bytes = wefti_align_up(2 * run->cache_bytes, 64)};
     weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
     params.device_name = "cpu";
     char threads[16];
@@ -327,8 +409,10 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
     params.world_size = 1;
     WEFT_TRY(status, weft_context_create(&params, &context), out);
     WEFT_TRY(status, weft_registry_create(NULL, &registry), out);
+    chill.data = calloc(run->threads, chill.bytes);
+    WEFT_TRY(status, chill.data != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, out);
     for (size_t i = 0; i < sizeof samples / sizeof *samples && status == WEFT_OK; i++) {
-        subject_t subject = {.registry = registry, .run = run};
+        subject_t subject = {.registry = registry, .run = run, .chill = &chill};
         set_subject(&subject, samples[i].kind, samples[i].size);
         if (rank == 0 && run->progress) {
             fprintf(stderr, "\r\033[K%3zu %%  kernels, %u rank%s of %u thread%s, %s",
@@ -342,6 +426,7 @@ out:
     if (rank == 0 && run->progress) {
         fputs("\r\033[K", stderr);
     }
+    free(chill.data);
     weft_registry_destroy(registry);
     weft_context_release(context);
     return status;

@@ -142,7 +142,7 @@ static void print_kernels(const wefti_costs_t *costs)
         if (last) {
             printf("kernels: %-9s %2u thread%s %8.1f %s\n", wefti_kernel_kind_name(point->kind),
                    point->threads, point->threads == 1 ? " " : "s", point->size / point->ns,
-                   point->kind <= WEFTI_KERNEL_EXP ? "GFLOP/s" : "GB/s");
+                   wefti_kernel_counts_flops(point->kind) ? "GFLOP/s" : "GB/s");
         }
     }
 }

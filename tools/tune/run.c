@@ -97,9 +97,15 @@ static int measure_collectives(tune_command_t *command)
     return code;
 }
 
+static size_t bounded_cache(uint64_t bytes)
+{
+    const size_t least = (size_t)1 << 20, most = (size_t)1 << 23;
+    return bytes < least ? least : bytes > most ? most : (size_t)bytes;
+}
+
 /* One launch that measures kernels with a number of threads per rank. */
-static int run_kernels(tune_command_t *command, const wefti_settings_t *settings, uint32_t ranks,
-                       uint32_t threads)
+static int run_kernels(tune_command_t *command, const wefti_settings_t *settings,
+                       const calibration_t *machine, uint32_t ranks, uint32_t threads)
 {
     tune_kernels_t *run =
         mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -108,6 +114,7 @@ static int run_kernels(tune_command_t *command, const wefti_settings_t *settings
                                  sizeof *run);
     }
     run->threads = threads;
+    run->cache_bytes = bounded_cache(machine->cache_bytes);
     run->progress = isatty(STDERR_FILENO) == 1;
     run->isa = settings->isa;
     run->family =
@@ -133,17 +140,18 @@ static int run_kernels(tune_command_t *command, const wefti_settings_t *settings
 }
 
 /* Every core busy in both launches: one rank per core, and one rank with a thread per core. */
-static int measure_kernels(tune_command_t *command, uint32_t cores)
+static int measure_kernels(tune_command_t *command, const calibration_t *machine)
 {
     wefti_settings_t settings;
+    uint32_t cores = machine->cores;
     weft_status_t status = wefti_settings_load(&settings);
     if (status < 0) {
         return wefti_status_error(command->command, status);
     }
     command->costs.cores = cores;
-    int code =
-        run_kernels(command, &settings, cores < TUNE_KERNEL_RANKS ? cores : TUNE_KERNEL_RANKS, 1);
-    return code == EXIT_OK && cores > 1 ? run_kernels(command, &settings, 1, cores) : code;
+    int code = run_kernels(command, &settings, machine,
+                           cores < TUNE_KERNEL_RANKS ? cores : TUNE_KERNEL_RANKS, 1);
+    return code == EXIT_OK && cores > 1 ? run_kernels(command, &settings, machine, 1, cores) : code;
 }
 
 /* One launch of as many ranks as the largest group has. */
@@ -166,8 +174,7 @@ int wefti_tune_measure(tune_command_t *command, const calibration_t *calibration
     snprintf(command->costs.name, sizeof command->costs.name, "%s",
              command->name != NULL ? command->name : calibration->name);
     snprintf(command->costs.machine, sizeof command->costs.machine, "%s", calibration->machine);
-    return code == EXIT_OK && command->only == 0 ? measure_kernels(command, calibration->cores)
-                                                 : code;
+    return code == EXIT_OK && command->only == 0 ? measure_kernels(command, calibration) : code;
 }
 
 weft_status_t wefti_tune_write(const tune_command_t *command)

@@ -55,6 +55,7 @@ typedef struct tune_kernels {
     uint32_t threads, isa;
     const char *family; /* NULL: exact */
     double budget_ns;   /* of a kernel */
+    size_t cache_bytes; /* of the caches that a core has for itself */
     uint64_t deadline_ns;
     bool progress;
     _Atomic uint32_t arrived, turn;
@@ -111,10 +112,11 @@ weft_status_t wefti_tune_kernels_rank(void *user, uint32_t rank, uint32_t world_
 
 /* calibration.c: the cached table of this machine. */
 typedef struct calibration {
-    char name[64];     /* "AMD EPYC, 2 cores, avx512" */
-    char machine[256]; /* all that a table depends on */
-    char path[1024];   /* "": no place for a cache, as neither XDG_CACHE_HOME nor HOME is set */
-    uint32_t cores;    /* that this process may use */
+    char name[64];        /* "AMD EPYC, 2 cores, avx512" */
+    char machine[256];    /* all that a table depends on */
+    char path[1024];      /* "": no place for a cache, as neither XDG_CACHE_HOME nor HOME is set */
+    uint32_t cores;       /* that this process may use */
+    uint64_t cache_bytes; /* of a core's own caches; 0: not known */
 } calibration_t;
 weft_status_t wefti_calibration_find(calibration_t *out);
 /* Creates the folder of path. */

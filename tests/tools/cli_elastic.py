@@ -243,8 +243,9 @@ class Elastic(Case):
                 "--rdzv_conf", "last_call_timeout=1", "--log_dir", self.dir / f"node{number}", "-r", logs, "-t", logs, "--no_python",
                 WEFT, "run", self.model, "--data", DATA, "--no-eval", "--steps", 1000000, "--checkpoint", self.file,
                 "--checkpoint-every", 1, "--resume", "auto", *args]
-        node = subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.dir,
-                                env=clean_environment())
+        # Later versions of torch leave nodes that join later waiting for an address without it (samples/launch/README.md).
+        env = {**clean_environment(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        node = subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.dir, env=env)
         self.addCleanup(self.stop, node)
         return node
 

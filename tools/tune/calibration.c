@@ -63,8 +63,8 @@ weft_status_t wefti_calibration_find(calibration_t *out)
     snprintf(out->name, sizeof out->name, "%.36s, %u core%s, %s", cpu, out->cores,
              out->cores == 1 ? "" : "s", wefti_isa_name(settings.isa));
     snprintf(out->machine, sizeof out->machine,
-             "weft %s, kernels 2; %s; %u cores of %u; L2 %llu, L3 %llu; %s; %s", weft_version(), cpu,
-             out->cores, machine.core_count, (unsigned long long)machine.l2_bytes,
+             "weft %s, kernels 2; %s; %u cores of %u; L2 %llu, L3 %llu; %s; %s", weft_version(),
+             cpu, out->cores, machine.core_count, (unsigned long long)machine.l2_bytes,
              (unsigned long long)machine.l3_bytes, wefti_isa_name(settings.isa),
              wefti_kernels_name(settings.kernels));
     find_path(out);

@@ -334,6 +334,16 @@ class Simulate(Case):
                                                   code=2).stderr)
         self.assertFalse((self.dir / "y").exists())
 
+    def test_what_is_another_name_of_its_input_takes_a_call(self):
+        """By a table in which a call takes 10 ns and a byte 1 ns."""
+        costs, trace = self.dir / "costs.json", self.dir / "step.json"
+        points = [{"kind": "move", "threads": threads, "size": size, "ns": size + 10} for threads in (1, 2) for size in (0.001, 1e6)]
+        costs.write_text(json.dumps({"format": 1, "cores": 2, "kernels": points}))
+        self.weft("simulate", self.compile("lenet.onnx", "p.weft", 2, 8), "--costs", costs, "--perfetto", trace)
+        times = {event["args"]["op"]: event["dur"] for event in json.loads(trace.read_text())["traceEvents"] if "op" in event.get("args", {})}
+        self.assertLess(times["Reshape"], 0.2)
+        self.assertGreater(times["Relu"], 1)
+
     def test_groups_of_one_rank_exchange_nothing(self):
         plan = self.compile("mlp.onnx", "p.weft", 1)
         self.assertIn("none: groups of one rank\n", self.weft("simulate", plan).stdout)

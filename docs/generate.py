@@ -218,7 +218,7 @@ def compile_section(data):
             lines.append(line)
             line = "   "
         line += f" {text},"
-    return "def compile(\n" + "\n".join(lines + [line]) + "\n) -> weft.Plan:\n    return _compile(locals())\n"
+    return "def compile(\n" + "\n".join(lines + [line]) + "\n) -> Plan:\n    return _compile(locals())\n"
 
 
 # ---- operators ----

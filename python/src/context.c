@@ -140,85 +140,6 @@ wp_context_t *wp_context_of(wp_state_t *state, PyObject *object)
 }
 
 /* ---- making one ---- */
-/* -1 where it is left to the launcher. */
-static int number_or_none(PyObject *object, const char *argument, int32_t *out)
-{
-    uint32_t value = 0;
-    *out = -1;
-    if (object == NULL || object == Py_None) {
-        return 0;
-    }
-    if (wp_index(object, argument, INT32_MAX, &value) < 0) {
-        return -1;
-    }
-    *out = (int32_t)value;
-    return 0;
-}
-
-static int progress_of(PyObject *object, weft_progress_t *out)
-{
-    static const char *const words[] = {"default", "auto", "inline", "thread"};
-    if (object == NULL || object == Py_None) {
-        return 0;
-    }
-    for (int i = 0; PyUnicode_Check(object) && i < 4; i++) {
-        if (PyUnicode_CompareWithASCIIString(object, words[i]) == 0) {
-            *out = (weft_progress_t)i;
-            return 0;
-        }
-    }
-    PyErr_Format(PyExc_ValueError, "unknown progress %R: expected 'auto', 'inline' or 'thread'",
-                 object);
-    return -1;
-}
-
-/* The name of a device in places[4], which the argument keeps alive. */
-static int read_device(PyObject *object, weft_context_params_t *params)
-{
-    if (object != NULL && object != Py_None) {
-        if (!PyUnicode_Check(object)) {
-            PyErr_Format(PyExc_TypeError, "device must be a string, not %R",
-                         (PyObject *)Py_TYPE(object));
-            return -1;
-        }
-        params->device_name = PyUnicode_AsUTF8AndSize(object, NULL);
-        return params->device_name != NULL ? 0 : -1;
-    }
-    return 0;
-}
-
-/* Rank, size, address, progress in places; the address text is owned by out_text. */
-static int read_params(PyObject *const *places, weft_context_params_t *params, PyObject **out_text)
-{
-    if (number_or_none(places[0], "rank", &params->rank) < 0 ||
-        number_or_none(places[1], "size", &params->world_size) < 0 ||
-        progress_of(places[3], &params->progress) < 0) {
-        return -1;
-    }
-    if (params->world_size == 0 ||
-        (params->rank >= 0 && params->world_size > 0 && params->rank >= params->world_size)) {
-        PyErr_Format(PyExc_ValueError, "invalid rank %d for world size %d", (int)params->rank,
-                     (int)params->world_size);
-        return -1;
-    }
-    if (places[2] != NULL && places[2] != Py_None) {
-        if (!PyUnicode_Check(places[2])) {
-            PyErr_Format(PyExc_TypeError, "address must be a string, not %R",
-                         (PyObject *)Py_TYPE(places[2]));
-            return -1;
-        }
-        *out_text = PyUnicode_EncodeFSDefault(places[2]);
-        if (*out_text == NULL) {
-            return -1;
-        }
-        char *address = NULL;
-        int result = PyBytes_AsStringAndSize(*out_text, &address, NULL); /* no zeros inside */
-        params->address = address;
-        return result;
-    }
-    return 0;
-}
-
 static wp_context_t *context_alloc(wp_state_t *state)
 {
     allocfunc alloc = (allocfunc)PyType_GetSlot(state->context_type, Py_tp_alloc);
@@ -240,88 +161,68 @@ static int set_world(wp_context_t *context, weft_group_t *world)
     return context->world != NULL ? 0 : -1;
 }
 
-wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places)
+/* Without the GIL: joins a world, or one that takes the place of before's: of its survivors, or
+ * larger. */
+static weft_status_t join(weft_context_t *before, bool larger, const weft_context_params_t *params,
+                          weft_context_t **out, weft_group_t **out_world)
 {
-    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    PyObject *text = NULL;
-    wp_context_t *context = NULL;
-    if (read_params(places, &params, &text) < 0 || read_device(places[4], &params) < 0) {
-        goto done;
+    weft_status_t status = before == NULL ? weft_context_create(params, out)
+                           : larger       ? weft_context_grow(before, params, out)
+                                          : weft_context_shrink(before, out);
+    status = status < 0 ? status : weft_group_create_world(*out, out_world);
+    while (before != NULL && !larger && *out != NULL && status == WEFT_ERR_PEER_DIED) {
+        weft_context_t *broken = *out; /* another rank has died: once more */
+        *out = NULL;
+        status = weft_context_shrink(broken, out);
+        weft_context_release(broken);
+        status = status < 0 ? status : weft_group_create_world(*out, out_world);
     }
-    context = context_alloc(state);
-    if (context == NULL) {
-        goto done;
-    }
-    params.interrupt = wp_interrupted;
-    params.interrupt_user = state;
-    weft_group_t *world = NULL;
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = weft_context_create(&params, &context->context);
-    status = status < 0 ? status : weft_group_create_world(context->context, &world);
-    PyEval_RestoreThread(thread);
-    if (status < 0) {
-        wp_raise(state, status);
-        Py_CLEAR(context);
-        goto done;
-    }
-    if (set_world(context, world) < 0) {
-        Py_CLEAR(context);
-    }
-done:
-    Py_XDECREF(text);
-    return context;
+    return status;
 }
 
-/* The world of a context that takes the place of former's; larger: NULL, or its params. */
-static PyObject *replace(wp_context_t *former, const weft_context_params_t *larger)
+/* _join(former or None, larger, rank, size, address, progress, device): a Context; what the numbers
+ * mean is known in weft/world.py. */
+PyObject *wp_context_join(PyObject *module, PyObject *args)
 {
+    wp_state_t *state = wp_state_of(module);
+    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
+    weft_context_t *before = NULL;
     weft_group_t *world = NULL;
-    weft_context_t *before = wp_context_open(former);
-    wp_context_t *context = before != NULL ? context_alloc(former->state) : NULL;
-    if (context == NULL) {
+    PyObject *object;
+    Py_ssize_t address_bytes, device_bytes;
+    int larger, progress;
+    if (!PyArg_ParseTuple(args, "Opiiz#iz#:_join", &object, &larger, &params.rank,
+                          &params.world_size, &params.address, &address_bytes, &progress,
+                          &params.device_name, &device_bytes)) {
         return NULL;
     }
-    weft_context_retain(before); /* another thread may close it, as soon as it has the GIL */
-    PyThreadState *thread = PyEval_SaveThread();
-    weft_status_t status = larger != NULL ? weft_context_grow(before, larger, &context->context)
-                                          : weft_context_shrink(before, &context->context);
-    status = status < 0 ? status : weft_group_create_world(context->context, &world);
-    while (larger == NULL && status == WEFT_ERR_PEER_DIED) { /* another one: once more */
-        weft_context_t *broken = context->context;
-        context->context = NULL;
-        status = weft_context_shrink(broken, &context->context);
-        weft_context_release(broken);
-        status = status < 0 ? status : weft_group_create_world(context->context, &world);
+    params.progress = (weft_progress_t)progress;
+    params.interrupt = wp_interrupted;
+    params.interrupt_user = state;
+    if (object != Py_None) {
+        wp_context_t *former = wp_context_of(state, object);
+        before = former != NULL ? wp_context_open(former) : NULL;
+        if (before == NULL) {
+            return NULL;
+        }
+        weft_context_retain(before); /* another thread may close it, as soon as it has the GIL */
     }
+    wp_context_t *context = context_alloc(state);
+    if (context == NULL) {
+        wp_context_release(before);
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    weft_status_t status = join(before, larger, &params, &context->context, &world);
     weft_context_release(before);
     PyEval_RestoreThread(thread);
     if (status < 0) {
-        wp_raise(former->state, status);
+        wp_raise(state, status);
         Py_CLEAR(context);
     } else if (set_world(context, world) < 0) {
         Py_CLEAR(context);
     }
     return (PyObject *)context;
-}
-
-PyObject *wp_context_shrink(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    return replace((wp_context_t *)self, NULL);
-}
-
-PyObject *wp_context_grow(PyObject *self, PyObject *args)
-{
-    PyObject *places[4] = {NULL, NULL, NULL, NULL}, *text = NULL, *result = NULL;
-    weft_context_params_t params = WEFT_CONTEXT_PARAMS_INIT;
-    if (!PyArg_ParseTuple(args, "OO:grow", &places[1], &places[2])) {
-        return NULL;
-    }
-    if (read_params(places, &params, &text) == 0) {
-        result = replace((wp_context_t *)self, &params);
-    }
-    Py_XDECREF(text);
-    return result;
 }
 
 int wp_context_traverse(PyObject *self, visitproc visit, void *arg)

@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of contexts and plans share. */
+/* What the files of contexts share. */
 #ifndef WEFT_PYTHON_CONTEXT_H
 #define WEFT_PYTHON_CONTEXT_H
 
 #include "python/src/weft_python.h"
 
-/* plan.c: what weft.Plan owns. */
-typedef struct wp_plan {
-    PyObject_HEAD weft_plan_t *plan;
-    weft_registry_t *registry; /* with operators or kernels of its own; NULL: the built-in ones */
-} wp_plan_t;
-
-/* Joins a world. places: rank, size, address, progress, device, each of which may be NULL or None. */
-wp_context_t *wp_context_new(wp_state_t *state, PyObject *const *places);
-/* Methods of the type's table: a Context of the survivors; of a larger world. */
-PyObject *wp_context_shrink(PyObject *self, PyObject *unused);
-PyObject *wp_context_grow(PyObject *self, PyObject *args);
+/* The function _join, which makes a Context. */
+PyObject *wp_context_join(PyObject *module, PyObject *args);
 /*
  * Leaves the world. Others need not be there; memory that arrays use stays mapped. In a forked
  * child nothing happens, and not yet in a signal handler that runs inside a call.

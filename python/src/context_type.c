@@ -2,18 +2,6 @@
 /* The type Context: its methods that are C. The others are in weft/world.py. */
 #include "python/src/context.h"
 
-static PyObject *context_type_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
-{
-    static char *names[] = {"rank", "size", "address", "progress", "device", NULL};
-    PyObject *places[5] = {NULL, NULL, NULL, NULL, NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OOO$OO:Context", names, &places[0],
-                                     &places[1], &places[2], &places[3], &places[4])) {
-        return NULL;
-    }
-    wp_state_t *state = wp_state_of_type(type);
-    return state != NULL ? (PyObject *)wp_context_new(state, places) : NULL;
-}
-
 /* ---- methods ---- */
 static PyObject *context_close(PyObject *self, PyObject *unused)
 {
@@ -72,17 +60,6 @@ static PyMethodDef methods[] = {
     {"abort", context_abort, METH_O,
      "abort($self, message, /)\n--\n\n"
      "Ends the world: waits of every rank end with WeftAbortedError and message."},
-    {"shrink", wp_context_shrink, METH_NOARGS,
-     "shrink($self)\n--\n\n"
-     "After a rank has died: a Context of the ranks that are left, which all of them call.\n"
-     "Ranks are numbered anew, in their order (members tells which is which). This one keeps\n"
-     "its error, with its groups and streams: close it. Raises WeftTimeoutError naming ranks\n"
-     "that live but do not come."},
-    {"grow", wp_context_grow, METH_VARARGS,
-     "grow($self, size, address, /)\n--\n\n"
-     "A Context of size ranks: all of this one, which call it together and keep their\n"
-     "numbers, and processes that join by Context(rank, size, address) with the same\n"
-     "WEFT_SECRET. This one goes on working, also when it fails."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -94,18 +71,10 @@ static PyGetSetDef attributes[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static const char type_doc[] =
-    "Context(rank=None, size=None, address=None, *, progress=None, device=None)\n--\n\n";
-
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)(uintptr_t)type_doc},
-    {Py_tp_new, context_type_new},
-    {Py_tp_dealloc, wp_context_dealloc},
-    {Py_tp_traverse, wp_context_traverse},
-    {Py_tp_clear, wp_context_clear},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, attributes},
-    {0, NULL},
+    {Py_tp_dealloc, wp_context_dealloc}, {Py_tp_traverse, wp_context_traverse},
+    {Py_tp_clear, wp_context_clear},     {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},          {0, NULL},
 };
 
 static PyType_Spec spec = {"weft.Context", sizeof(wp_context_t), 0,

@@ -4,6 +4,7 @@
  * all ranks are done with it (allocate.c): the end of an object only says that this rank is.
  */
 #include "python/src/memory.h"
+#include "python/src/array.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -111,6 +112,13 @@ PyObject *wp_memory_heap(wp_state_t *state, weft_dtype_t dtype, uint32_t rank, c
         return PyErr_NoMemory();
     }
     return (PyObject *)memory;
+}
+
+PyObject *wp_memory_array(wp_state_t *state, wp_memory_t *memory)
+{
+    return wp_numpy_import(state)
+               ? PyObject_CallFunctionObjArgs(state->numpy.asarray, (PyObject *)memory, NULL)
+               : PyMemoryView_FromObject((PyObject *)memory);
 }
 
 /* ---- what a context keeps ---- */

@@ -54,6 +54,8 @@ wp_memory_t *wp_memory_new(wp_state_t *state, weft_dtype_t dtype, uint32_t rank,
                            const int64_t *dims);
 /* Uninitialised memory of this process; a new reference. */
 PyObject *wp_memory_heap(wp_state_t *state, weft_dtype_t dtype, uint32_t rank, const int64_t *dims);
+/* A numpy array over it, bfloat16 as uint16; where there is no numpy a memoryview. */
+PyObject *wp_memory_array(wp_state_t *state, wp_memory_t *memory);
 
 int wp_allocate_init(PyObject *module);
 int wp_register_init(PyObject *module);

@@ -30,10 +30,10 @@ PyObject *wp_type_no_new(PyTypeObject *type, PyObject *args, PyObject *words)
 static int execute(PyObject *module)
 {
     static int (*const parts[])(PyObject *, wp_state_t *) = {
-        wp_errors_init,    wp_arrays_init, wp_memory_init,      wp_device_array_init,
-        wp_context_init,   wp_group_init,  wp_collectives_init, wp_stream_init,
-        wp_work_init,      wp_plan_init,   wp_timing_init,      wp_torch_operators_init,
-        wp_torch_now_init, wp_native_init,
+        wp_errors_init,  wp_arrays_init, wp_memory_init,          wp_device_array_init,
+        wp_context_init, wp_group_init,  wp_collectives_init,     wp_stream_init,
+        wp_work_init,    wp_timing_init, wp_torch_operators_init, wp_torch_now_init,
+        wp_native_init,
     };
     wp_state_t *state = wp_state_of(module);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -3,7 +3,7 @@
  * What the Python files that call the C library themselves (weft/_library.py) need from here:
  *
  *   _checked(status, ..)       errcheck of ctypes: a status to an exception
- *   _with(object, function)    function(address, ..) of a plan or context, or under the lock of a
+ *   _with(object, function)    function(address, ..) of a context or plan, or under the lock of a
  *                              group, stream or handle
  *   _Handle(where, address)    an object of the library that must end before its context
  *   _memory(array, ..)         address, elements and type, and what keeps them
@@ -205,8 +205,6 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
             return -1;
         }
         out->address = address_of_handle(state, handle);
-    } else if (type == state->plan_type) {
-        out->address = address_of(((wp_plan_t *)object)->plan);
     } else if (type == state->context_type) {
         weft_context_t *context = wp_context_open((wp_context_t *)object);
         if (context == NULL) {
@@ -215,9 +213,11 @@ static int enter(wp_state_t *state, PyObject *object, target_t *out)
         weft_context_retain(context);
         out->context = context;
         out->address = address_of(context);
-    } else {
-        PyErr_Format(PyExc_TypeError, "expected an object of weft, not %R", type);
-        return -1;
+    } else { /* of Python, such as a Plan, which never changes */
+        out->address = PyObject_GetAttrString(object, "_address");
+        if (out->address == NULL) {
+            PyErr_Format(PyExc_TypeError, "expected an object of weft, not %R", type);
+        }
     }
     if (out->address == NULL) {
         unlock(out);
@@ -333,9 +333,7 @@ static PyObject *view(PyObject *module, PyObject *args)
     if (memory != NULL) {
         memory->data = (void *)(uintptr_t)desc->data;
         memory->owner = Py_NewRef(owner);
-        array = wp_numpy_import(state)
-                    ? PyObject_CallFunctionObjArgs(state->numpy.asarray, (PyObject *)memory, NULL)
-                    : PyMemoryView_FromObject((PyObject *)memory);
+        array = wp_memory_array(state, memory);
         Py_DECREF((PyObject *)memory);
     }
     return array;

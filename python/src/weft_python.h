@@ -60,7 +60,7 @@ typedef struct wp_numpy {
 typedef struct wp_state {
     PyObject *errors[WP_ERRORS]; /* exception types by -status (errors.c); [0] is WeftError */
     PyTypeObject *context_type, *group_type, *stream_type, *event_type, *work_type, *memory_type,
-        *plan_type, *handle_type, *device_array_type;
+        *handle_type, *device_array_type;
     wp_context_t *context;  /* of weft.init; owned; NULL before */
     wp_context_t *contexts; /* all that there are, borrowed */
     wp_group_t *world;      /* its world; owned */
@@ -90,7 +90,6 @@ int wp_group_init(PyObject *module, wp_state_t *state);
 int wp_collectives_init(PyObject *module, wp_state_t *state);
 int wp_stream_init(PyObject *module, wp_state_t *state);
 int wp_work_init(PyObject *module, wp_state_t *state);
-int wp_plan_init(PyObject *module, wp_state_t *state);
 int wp_timing_init(PyObject *module, wp_state_t *state);
 int wp_native_init(PyObject *module, wp_state_t *state);
 int wp_device_array_init(PyObject *module, wp_state_t *state);

@@ -64,6 +64,7 @@ static PyObject *main_thread(PyObject *module, PyObject *ident)
 static PyMethodDef functions[] = {
     {"_default", (PyCFunction)(void (*)(void))default_context, METH_FASTCALL, NULL},
     {"_contexts", contexts, METH_O, NULL},
+    {"_join", wp_context_join, METH_VARARGS, NULL},
     {"_main_thread", main_thread, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -30,6 +30,7 @@ try:
     from weft._core import __version__  # noqa: F401
     from weft.errors import *  # noqa: F401,F403
     from weft.groups import Group, new_group  # noqa: F401
+    from weft.memory import empty, register, unregister, zeros  # noqa: F401
     from weft.world import Context, finalize, init, is_initialized  # noqa: F401
 except ModuleNotFoundError as missing:
     if missing.name != "weft._core":
@@ -40,7 +41,6 @@ except ModuleNotFoundError as missing:
 
 
 # Imported at first use: a millisecond, which a program that only makes calls need not spend.
-del Plan  # noqa: F821 of _core, without its methods in Python
 _LATER = {"Capture": "buckets", "Fuser": "buckets", "capture": "buckets", "Plan": "plans", "compile": "plans",
           "Session": "sessions"}
 

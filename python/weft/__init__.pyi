@@ -8,15 +8,11 @@ from typing import Any, Generic, Literal, Self, TypeVar, final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from weft._types import _Op, _Path, _T, _Where
 from weft.buckets import Capture as Capture, Fuser as Fuser, capture as capture
-from weft.plans import compile as compile
+from weft.plans import Plan as Plan, compile as compile
 
-# A tensor: whatever has memory (numpy, torch, array.array, memoryview, DLPack); results are like it.
-_T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)
-_Op = Literal["sum", "avg", "mean", "max", "min", "prod"]
-_Path = str | PathLike[str]
-_Where = Context | Group | None
 
 __version__: str
 
@@ -368,28 +364,6 @@ class DeviceArray:
 
 def register(array: Any, context: _Where = None) -> None: ...
 def unregister(array: Any, context: _Where = None) -> None: ...
-
-@final
-class Plan:
-    @classmethod
-    def load(cls, path: _Path, *, ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None) -> Plan: ...
-    @property
-    def info(self) -> dict[str, Any]: ...
-    @property
-    def bindings(self) -> list[dict[str, Any]]: ...
-    @property
-    def world(self) -> int: ...
-    @property
-    def batch(self) -> int: ...
-    def save(self, path: _Path, /) -> None: ...
-    @overload
-    def explain(self, json: Literal[False] = False) -> str: ...
-    @overload
-    def explain(self, json: Literal[True]) -> dict[str, Any]: ...
-    @overload
-    def explain(self, json: bool = False) -> str | dict[str, Any]: ...
-    def compare(self) -> str: ...
-    def why(self, tensor: str, /) -> str: ...
 
 @final
 class Session:

@@ -8,12 +8,11 @@ weft._lazy import library` imports this module at its first use, as ctypes costs
 """
 import ctypes
 import math
-import operator
-import os
 import sys
 import time
 
 from weft import _core
+from weft._values import integer, integer_list, path, text  # noqa: F401
 
 _FUNCTIONS = """
 weft_status_t weft_fuser_create(weft_group_t *, const weft_fuser_params_t *, weft_fuser_t **)
@@ -79,6 +78,7 @@ const char * weft_group_last_algorithm(const weft_group_t *)
 const char * weft_group_last_path(const weft_group_t *)
 weft_status_t weft_compile_option_set(weft_compile_params_t *, const char *, const char *)
 weft_status_t weft_compile(const weft_compile_params_t *, weft_plan_t **)
+void weft_plan_release(weft_plan_t *)
 weft_status_t weft_plan_load(const char *, const weft_registry_t *, weft_plan_t **)
 weft_status_t weft_plan_save(const weft_plan_t *, const char *)
 weft_status_t weft_plan_explain(const weft_plan_t *, weft_format_t, char **)
@@ -312,27 +312,6 @@ def publish():
     ctypes.CDLL(_core.__file__, ctypes.RTLD_GLOBAL)
 
 
-def integer(value, name, most, least=0):
-    """value as an int that the library's type has: ctypes would cut it."""
-    try:
-        value = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {type(value)}") from None
-    if not least <= value <= most:
-        value = value if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
-        raise ValueError(f"{name}: {value} is out of range: must be between {least} and {most}")
-    return value
-
-
-def integer_list(values, name, most, least=0):
-    """Any iterable as a list of integers that the library's type has."""
-    try:
-        values = list(values)
-    except TypeError:
-        raise TypeError(f"{name} must be a sequence of integers, not {type(values)}") from None
-    return [integer(value, name, most, least) for value in values]
-
-
 def number(value, name):
     """value as a finite float of at least 0; None: 0."""
     try:
@@ -344,29 +323,6 @@ def number(value, name):
     if not 0 <= number < math.inf:
         raise ValueError(f"{name}: invalid value {value!r}: must be a number of at least 0")
     return number
-
-
-def text(value, name):
-    """value as a C string."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be str, not {type(value)}")
-    value = str.encode(value)  # not what a subclass makes of it, which may be None
-    if b"\0" in value:
-        raise ValueError(f"{name}: {value!r} has a null character")
-    return value
-
-
-def path(value, name, optional=False):
-    """value, or where it is optional None, as a file's name."""
-    if optional and value is None:
-        return None
-    try:
-        value = os.fsencode(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a path, not {type(value)}") from None
-    if b"\0" in value:
-        raise ValueError(f"{name}: {value!r} has a null character")
-    return value
 
 
 _INTEGERS = dict(enumerate((ctypes.c_int64, ctypes.c_int32, ctypes.c_int16, ctypes.c_int8, ctypes.c_uint64,

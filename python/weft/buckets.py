@@ -2,15 +2,12 @@
 """weft.Fuser and weft.capture: gradient buckets without a graph (include/weft/fuser.h, capture.h)."""
 from __future__ import annotations
 
-from weft import _core
+from typing import Any
+
+from weft import Stream, _core
 from weft._lazy import library
+from weft._types import _Op, _Path, _T, _Where, Self
 from weft.errors import WeftError, WeftStateError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Self
-
-    from weft import Stream, _Op, _Path, _T, _Where
 
 
 class Fuser:

@@ -2,17 +2,13 @@
 """weft.compile and weft.Plan (include/weft/compile.h, plan.h)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
 from weft import _core
-from weft._lazy import library, part_of
+from weft._lazy import library
+from weft._types import _Path
 from weft.errors import WeftError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Literal
-
-    import weft
-    from weft import _Path
 
 # weft_option_type_t: how a value gets into weft_compile_params_t. Types that are not here go as an integer.
 _FLAG, _BYTES, _REAL, _TEXT, _PATH, _SHAPES, _OPS, _PLUGINS = 0, 3, 4, 5, 6, 7, 9, 10
@@ -71,7 +67,7 @@ def compile(
     precision: Literal["f32", "bf16", "f16"] | None = None, infer: bool = False, split_batch: bool = False,
     tensor_parallel: int | None = None, pipeline: int | None = None, pipeline_micro_batches: int | None = None,
     ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None,
-) -> weft.Plan:
+) -> Plan:
     return _compile(locals())
 # end: compile
 
@@ -202,40 +198,14 @@ def _naming(function, *args):
         raise
 
 
-class _Made:
-    """A registry with what files declare, and a plan that is made with it: given back, or handed over to a Plan."""
-
-    def __init__(self, ops, kernels):
-        self.registry, self.plan = library.ctypes.c_void_p(), library.ctypes.c_void_p()
-        if ops is not None or kernels is not None:
-            ops = library.path(ops, "ops", True)
-            library.weft_registry_create(None, library.ctypes.byref(self.registry))
-            if ops is not None:
-                library.weft_registry_load_ops(self.registry, ops)
-            if kernels is not None:
-                library.publish()
-                one = isinstance(kernels, (str, bytes)) or not hasattr(kernels, "__iter__")
-                for kernel in (kernels,) if one else tuple(kernels):
-                    library.weft_registry_load_plugin(self.registry, library.path(kernel, "kernels"))
-
-    def __del__(self):
-        library.weft_registry_destroy(self.registry)
-
-    def result(self):
-        made = _core._plan(self.plan.value, self.registry.value or 0)
-        self.registry.value = None
-        return made
-
-
 def _compile(arguments):
     import contextlib
     import warnings
     with contextlib.ExitStack() as files:
         reader = _Reader(arguments, files)
-        made = _Made(*reader.registry)
-        reader.params.registry = made.registry
-        _naming(library.weft_compile, library.ctypes.byref(reader.params), library.ctypes.byref(made.plan))
-        plan = made.result()
+        plan = Plan._empty(*reader.registry)
+        reader.params.registry = plan._registry
+        _naming(library.weft_compile, library.ctypes.byref(reader.params), library.ctypes.byref(plan._plan))
     for note in reader.notes:
         warnings.warn(note, UserWarning, 3)
     return plan
@@ -244,42 +214,84 @@ def _compile(arguments):
 _OPTIONS = _define()
 
 
-@part_of(_core.Plan)
 class Plan:
     """A compiled graph: what weft.compile() and Plan.load() return, what Session() runs. It never changes."""
 
+    __slots__ = "_plan", "_registry"  # the latter with operators or kernels of its own; NULL: the built-in ones
+
+    def __new__(cls, *args, **words):
+        raise TypeError(f"cannot create instances of {cls}")
+
+    def __init_subclass__(cls, **words):
+        raise TypeError("weft.Plan has no subclasses")
+
+    def __reduce__(self):
+        raise TypeError("cannot pickle 'weft.Plan' object")  # nor copy it: each of the two would release the plan
+
+    def __del__(self, release=library.weft_plan_release, destroy=library.weft_registry_destroy):
+        release(self._plan)
+        destroy(self._registry)  # after the plan made with it
+
     @classmethod
-    def load(cls, path, *, ops=None, kernels=None):
+    def _empty(cls, ops, kernels):
+        """One without a plan yet, with a registry of what files declare."""
+        self = object.__new__(cls)
+        self._plan, self._registry = library.ctypes.c_void_p(), library.ctypes.c_void_p()
+        if ops is not None or kernels is not None:
+            ops = library.path(ops, "ops", True)
+            library.weft_registry_create(None, library.ctypes.byref(self._registry))
+            if ops is not None:
+                library.weft_registry_load_ops(self._registry, ops)
+            if kernels is not None:
+                library.publish()
+                one = isinstance(kernels, (str, bytes)) or not hasattr(kernels, "__iter__")
+                for kernel in (kernels,) if one else tuple(kernels):
+                    library.weft_registry_load_plugin(self._registry, library.path(kernel, "kernels"))
+        return self
+
+    @property
+    def _address(self):
+        return self._plan.value
+
+    @classmethod
+    def load(cls, path: _Path, *, ops: _Path | None = None, kernels: _Path | Sequence[_Path] | None = None) -> Plan:
         """Loads and checks a plan file, by save() or `weft compile`.
 
         ops: JSON file that declares operators of the plan which Weft does not know; kernels: plugin (.so), or
         several, that has their kernels.
         Raises WeftNotFoundError, WeftFormatError (what is wrong and where), WeftUnsupportedError (a newer format).
         """
-        made = _Made(ops, kernels)
-        library.weft_plan_load(library.path(path, "path"), made.registry, library.ctypes.byref(made.plan))
-        return made.result()
+        plan = cls._empty(ops, kernels)
+        library.weft_plan_load(library.path(path, "path"), plan._registry, library.ctypes.byref(plan._plan))
+        return plan
 
-    def save(self, path, /):
+    def save(self, path: _Path, /) -> None:
         """Writes the plan to a file: all or nothing. Any rank may, and one is enough."""
         _core._with(self, library.weft_plan_save, library.path(path, "path"))
 
-    def explain(self, json=False):
+    @overload
+    def explain(self, json: Literal[False] = False) -> str: ...
+    @overload
+    def explain(self, json: Literal[True]) -> dict[str, Any]: ...
+    @overload
+    def explain(self, json: bool = False) -> str | dict[str, Any]: ...
+
+    def explain(self, json: bool = False) -> str | dict[str, Any]:
         """Says what was made of the model: buckets and their members, bytes, algorithms, streams, memory, copied bytes.
         A text for people, or with json a dict with stable keys."""
         return library.explain(self, library.weft_plan_explain, json)
 
-    def compare(self):
+    def compare(self) -> str:
         """A table for people: what each bucket policy was predicted to come to when the plan was compiled."""
         return library.report(self, library.weft_plan_compare)
 
-    def why(self, tensor, /):
+    def why(self, tensor: str, /) -> str:
         """Says when the communication of a gradient (its name, or its parameter's) is predicted to run and, where it
         ends behind the backward pass, why. Raises WeftNotFoundError if the plan reduces no such gradient."""
         return library.report(self, library.weft_plan_why, library.text(tensor, "tensor"))
 
     @property
-    def info(self):
+    def info(self) -> dict[str, Any]:
         """Facts, a new dict: model, kind ('training' or 'inference'), world, batch (samples per rank and micro-batch),
         optimizer, policy, accumulate, global_micro_batches, sharded, decoupled, clip_norm, split_batch, rank_weights,
         has_eval, device, bits ('cpu': f32 results are those of the CPU's exact kernels; 'device': those of the device),
@@ -294,18 +306,18 @@ class Plan:
         return info
 
     @property
-    def bindings(self):
+    def bindings(self) -> list[dict[str, Any]]:
         """What goes in and comes out, a new list of dicts: name, role ('input', 'label', 'scalar', 'loss', 'logits',
         'output'), dtype, shape (per rank), and of scalars default. Inputs are in the order of Session.step()."""
         return [_described_binding(binding) for binding in _bindings(self)]
 
     @property
-    def world(self):
+    def world(self) -> int:
         """Ranks that the plan is for."""
         return self.info["world"]
 
     @property
-    def batch(self):
+    def batch(self) -> int:
         """Samples of a rank per step (per micro-batch)."""
         return self.info["batch"]
 

@@ -235,7 +235,7 @@ class Session:
             params.context = address
             library.weft_session_create(library.ctypes.byref(params), library.ctypes.byref(out))
 
-        params = library.weft_session_params_t(plan=_core._with(plan, int), registry=plan._registry, trace=bool(trace))
+        params = library.weft_session_params_t(plan=plan._plan, registry=plan._registry, trace=bool(trace))
         _core._with(context, create)
         self._handle = library.own(context, out.value, partial(_release, context, plan, self._views), "session",
                                    "the session was closed")

@@ -7,6 +7,7 @@ import threading
 
 from weft import _core
 from weft._lazy import library, part_of
+from weft._values import integer, text
 from weft.errors import WeftStateError
 
 
@@ -25,7 +26,7 @@ def init(rank=None, size=None, address=None, *, progress=None, device=None):
     missing, WeftMismatchError."""
     if is_initialized():
         raise WeftStateError("weft.init() was called before: weft.finalize() first, or make a weft.Context()")
-    context = _core.Context(rank, size, address, progress=progress, device=device)
+    context = Context(rank, size, address, progress=progress, device=device)
     if _core._default(context) is not None:
         raise WeftStateError("another thread called weft.init() meanwhile")
     return context
@@ -57,6 +58,22 @@ class Context:
     Raises ValueError, WeftTimeoutError (naming who is missing), WeftMismatchError,
     WeftSystemError."""
 
+    def __new__(cls, rank=None, size=None, address=None, *, progress=None, device=None):
+        return _joined(None, False, rank, size, address, progress, device)
+
+    def shrink(self):
+        """After a rank has died: a Context of the ranks that are left, which all of them call.
+        Ranks are numbered anew, in their order (members tells which is which). This one keeps
+        its error, with its groups and streams: close it. Raises WeftTimeoutError naming ranks
+        that live but do not come."""
+        return _joined(self, False)
+
+    def grow(self, size, address, /):
+        """A Context of size ranks: all of this one, which call it together and keep their
+        numbers, and processes that join by Context(rank, size, address) with the same
+        WEFT_SECRET. This one goes on working, also when it fails."""
+        return _joined(self, True, None, size, address)
+
     @property
     def launcher(self):
         """What started the ranks: 'arguments', 'environment', 'torchrun', 'pmix', 'pmi-1', 'plain', 'group',
@@ -83,7 +100,7 @@ class Context:
         """Describes hosts, cores, caches, cards and links of the world as text, in lines of
         width (0: 100), or as JSON. Collective; all ranks get the same."""
         return library.report(self, library.weft_context_topology, int(bool(json)),
-                              library.integer(width, "width", 2**32 - 1))
+                              integer(width, "width", 2**32 - 1))
 
     def dump(self, path=..., /):
         """Writes the last calls of this rank as JSON, for weft analyze: to a file, to a folder
@@ -94,7 +111,7 @@ class Context:
         """How this rank and another one reach each other: a dict of host, host_name, transport
         ('self', 'shm', 'tcp', 'verbs'), reason, bytes_sent, bytes_received, busy_s (counted
         where messages are moved)."""
-        rank = library.integer(rank, "rank", self.size - 1)
+        rank = integer(rank, "rank", self.size - 1)
 
         def of(function, structure, names):
             return library.facts(
@@ -113,6 +130,23 @@ class Context:
     def __repr__(self):
         return f"<weft.Context rank {self.rank} of {self.size}, " + (
             "closed>" if self.closed else f"launcher {self.launcher}>")
+
+
+_PROGRESS = "default", "auto", "inline", "thread"  # by weft_progress_t
+
+
+def _joined(former, larger, rank=None, size=None, address=None, progress=None, device=None):
+    """The Context of a new world; None is left to the launcher."""
+    rank, size = (-1 if value is None else integer(value, name, 2**31 - 1)
+                  for value, name in ((rank, "rank"), (size, "size")))
+    if progress is not None and not (isinstance(progress, str) and progress in _PROGRESS):
+        raise ValueError(f"unknown progress {progress!r}: expected 'auto', 'inline' or 'thread'")
+    if size == 0 or 0 < size <= rank:
+        raise ValueError(f"invalid rank {rank} for world size {size}")
+    return _core._join(former, larger, rank, size,
+                       None if address is None else text(address, "address", "a string", os.fsencode),
+                       0 if progress is None else _PROGRESS.index(progress),
+                       None if device is None else text(device, "device", "a string"))
 
 
 # ---- the end of the program ----

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import typing
 import unittest
 
 import ranks
@@ -125,7 +126,7 @@ class Stubs(unittest.TestCase):
         cls.typed = []  # where they are defined
         for node in ast.parse(STUB.read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.module.startswith("weft."):
-                cls.typed += [alias.name for alias in node.names]
+                cls.typed += [alias.name for alias in node.names if alias.name[0] != "_"]
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 cls.names[node.name] = node
 
@@ -136,11 +137,25 @@ class Stubs(unittest.TestCase):
         """What has its types in Python, not here, has them all."""
         for name in self.typed:
             there = getattr(weft, name)
-            functions = [there] if inspect.isfunction(there) else [vars(there)["__init__"], *public(there).values()]
+            functions = [there] if inspect.isfunction(there) else [
+                member for name, member in vars(there).items() if name == "__init__" or name[0] != "_"]
             for function in functions:
-                function = function.fget if isinstance(function, property) else function
-                names = {*inspect.signature(function).parameters, "return"} - {"self"}
-                self.assertEqual(names - set(function.__annotations__), set(), function)
+                function = function.fget if isinstance(function, property) else getattr(
+                    function, "__func__", function)
+                names = {*inspect.signature(function).parameters, "return"} - {"self", "cls"}
+                # 3.9 cannot evaluate `int | None`
+                found = typing.get_type_hints(function) if sys.version_info >= (3, 10) else function.__annotations__
+                self.assertEqual(names - set(found), set(), function)
+
+    def test_typed_modules(self):
+        """Public functions of modules that need other packages have types, or strict checkers refuse to call them."""
+        for path in [*STUB.parent.glob("[eot]*.py"), STUB.parent / "jax" / "__init__.py",
+                     *(STUB.parent / "torch" / f"{name}.py" for name in ("ddp", "memory", "process_group", "sharding"))]:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.FunctionDef) and node.name[0] != "_" and "install" not in node.name:
+                    places = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg]
+                    bare = [place.arg for place in places if place and place.annotation is None]
+                    self.assertTrue(not bare and node.returns, f"{path.name}: {node.name}: {bare}")
 
     def test_functions(self):
         for name, node in self.names.items():

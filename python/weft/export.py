@@ -12,12 +12,19 @@ This is torch.onnx.export with what training needs: the loss is a part of the mo
 their training form; nothing is folded, so that parameters keep their names; the first dimension is the batch. The file
 lists the parameters that are trained, those with requires_grad, as property weft.trained.
 """
+from __future__ import annotations
+
 import argparse
 import importlib
 import inspect
 import os
 import sys
 import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["export", "with_loss"]
 
@@ -51,7 +58,7 @@ def _cross_entropy(logits, labels):
     return torch.nn.functional.cross_entropy(logits, labels)
 
 
-def with_loss(model, loss=None):
+def with_loss(model: torch.nn.Module, loss: Callable[..., Any] | None = None) -> torch.nn.Module:
     """The module that export writes: the last of its inputs are the labels, its outputs loss and logits."""
     import torch
 
@@ -105,7 +112,9 @@ def _names(model, count):
 EXPORTERS = {"torchscript": _torchscript, "dynamo": _dynamo}
 
 
-def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torchscript", fixed_batch=False, input_names=None):
+def export(model: torch.nn.Module, inputs: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor,
+           path: str | os.PathLike[str], *, loss: Callable[..., Any] | None = None, opset: int | None = None,
+           exporter: str = "torchscript", fixed_batch: bool = False, input_names: Sequence[str] | None = None) -> list[str]:
     """Writes model with its loss to path.
 
     model        a torch.nn.Module; its training mode is restored
@@ -138,7 +147,7 @@ def export(model, inputs, labels, path, *, loss=None, opset=None, exporter="torc
     return trained
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(prog="python -m weft.export", description=__doc__.splitlines()[0])
     parser.add_argument("function", metavar="MODULE:FUNCTION", help="returns (torch module, inputs, labels)")
     parser.add_argument("output", metavar="OUT.onnx")

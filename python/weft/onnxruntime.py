@@ -11,8 +11,12 @@ domain com.microsoft, which ONNX Runtime has in builds with NCCL only, and Weft'
 
 docs/onnxruntime.md has operators, limits and figures.
 """
+from __future__ import annotations
+
 import io
 import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 import onnxruntime
 
@@ -21,7 +25,7 @@ import weft
 LIBRARY = weft.library("onnxruntime")
 
 
-def register(options, model=None, domains=None):
+def register(options: Any, model: str | os.PathLike[str] | bytes | None = None, domains: list[str] | None = None) -> Any:
     """Adds operators to an onnxruntime.SessionOptions, with which sessions are created afterwards. Returns it.
 
     model    the path of the model, or its bytes: its imports decide whether domain com.microsoft is added to domain weft
@@ -42,7 +46,7 @@ def register(options, model=None, domains=None):
     return options
 
 
-def imports_of(model):
+def imports_of(model: str | os.PathLike[str] | bytes) -> set[str]:
     """The domains that an ONNX file imports, by a walk over the fields of the outermost message only."""
     opset_import, domain = 8, 1  # fields of ModelProto and OperatorSetIdProto
     found = set()
@@ -60,7 +64,7 @@ def imports_of(model):
     return found
 
 
-def fields_of(file):
+def fields_of(file: BinaryIO) -> Iterator[tuple[int, BinaryIO]]:
     """Numbers of fields with their contents as files; contents of more than 1 KiB are passed over, and empty."""
     while (key := varint_of(file, at_end=True)) is not None:
         wire = key & 7
@@ -80,7 +84,7 @@ def fields_of(file):
         yield key >> 3, io.BytesIO(contents)
 
 
-def varint_of(file, at_end=False):
+def varint_of(file: BinaryIO, at_end: bool = False) -> int | None:
     """A number of 7 bits per byte; at the end of the file None if at_end."""
     value = 0
     for shift in range(0, 70, 7):

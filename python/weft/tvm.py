@@ -12,11 +12,14 @@ The TVM of PyPI has collectives for GPUs only.
 
 docs/tvm.md has limits and figures.
 """
+from __future__ import annotations
+
 import contextlib
 import importlib
 import secrets
 import socket
 import sys
+from typing import Any
 
 import tvm
 
@@ -55,7 +58,7 @@ def _address_for(session):
         yield f"unix:@weft-tvm-{secrets.token_hex(8)}"
 
 
-def init(session, address=None):
+def init(session: Any, address: str | None = None) -> None:
     """Joins the workers of a session (ProcessSession, ThreadedSession, SocketSession) to a world of Weft.
 
     address: where they meet, "host:port" of worker 0. Only a SocketSession whose hosts do not know this host by its name

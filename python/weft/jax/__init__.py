@@ -17,14 +17,19 @@ Operators on trees of arrays, as MPI has them: each process passes what it has. 
 
 docs/jax.md has limits and figures.
 """
+from __future__ import annotations
+
 import ctypes
 import os
 import socket
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import weft
 
 LIBRARY = weft.library("mpi")
+_Tree = TypeVar("_Tree")  # an array, or nested lists, dicts of them
 VARIABLES = {"MPITRAMPOLINE_LIB": LIBRARY, "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "mpi"}
 # What launchers that Weft knows leave in the environment of a rank; MASTER_ADDR: torchrun, and ranks started by hand.
 LAUNCHED = ("WEFT_RANK", "PMIX_RANK", "PMI_FD", "PMI_RANK", "MASTER_ADDR")
@@ -146,32 +151,33 @@ ClusterEnv._cluster_types.remove(WeftCluster)
 ClusterEnv._cluster_types.insert(0, WeftCluster)
 
 
-def all_reduce(tree, op="sum"):
+def all_reduce(tree: _Tree, op: str = "sum") -> _Tree:
     """Every process receives the reduction (sum, avg, prod, min, max) of all processes' arrays, leaf by leaf."""
     return _operators.bind(WeftCluster.world(), "all_reduce", tree, op)
 
 
-def all_gather(tree):
+def all_gather(tree: _Tree) -> _Tree:
     """(n, ..) -> (processes * n, ..): the arrays of all processes, one after another."""
     return _operators.bind(WeftCluster.world(), "all_gather", tree)
 
 
-def reduce_scatter(tree, op="sum"):
+def reduce_scatter(tree: _Tree, op: str = "sum") -> _Tree:
     """(n, ..) -> (n / processes, ..): this process's block of the reduction."""
     return _operators.bind(WeftCluster.world(), "reduce_scatter", tree, op)
 
 
-def all_to_all(tree):
+def all_to_all(tree: _Tree) -> _Tree:
     """(n, ..) -> (n, ..): block i goes to process i; block i of the result comes from it."""
     return _operators.bind(WeftCluster.world(), "all_to_all", tree)
 
 
-def broadcast(tree, root=0):
+def broadcast(tree: _Tree, root: int = 0) -> _Tree:
     """Every process receives the arrays of process root."""
     return _operators.bind(WeftCluster.world(), "broadcast", tree, root=root)
 
 
-def bucketed(grad_fn, policy="auto", costs=None, average=True):
+def bucketed(grad_fn: Callable[..., _Tree], policy: str = "auto", costs: str | None = None,
+             average: Any = True) -> Callable[..., _Tree]:
     """grad_fn, a function such as jax.grad or jax.value_and_grad return, with its results averaged over all processes.
 
     The same numbers as all_reduce(grad_fn(..), op="avg"), by one call per bucket of gradients, which starts when the

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook for DistributedDataParallel: whole buckets, in place, averaged, in memory that peers reach directly."""
+from __future__ import annotations
+
 import torch
+import torch.distributed as dist
 import weft
 from weft.torch.process_group import _weft_group
 from weft.torch.works import Done
@@ -15,14 +18,14 @@ class Buckets:
     adopted memory: a DataLoader's worker processes must not touch gradients.
     """
 
-    def __init__(self, group=None, *, adopt=True):
+    def __init__(self, group: dist.ProcessGroup | None = None, *, adopt: bool = True) -> None:
         self.process_group = _weft_group(group)
         self.adopt = adopt
         self.passes = 0  # backward passes, with this one
         self.open = []  # (work, future, buffer) of this backward pass
 
 
-def ddp_hook(state, bucket):
+def ddp_hook(state: Buckets | dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """model.register_comm_hook(state, weft.torch.ddp_hook): state is a Buckets, a process group, or None (the default).
 
     A bucket is all-reduced where it lies, as an average, when it is ready; the last one of a backward pass waits for

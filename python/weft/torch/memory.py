@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on memory that peers reach directly."""
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 import weft
 from weft.torch.process_group import _weft_group
 
 
-def empty(*shape, dtype=torch.float32, group=None):
+def empty(*shape: int | Sequence[int], dtype: torch.dtype = torch.float32,
+          group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """A tensor of zeros in memory that the ranks of a process group (None: the default one) on a host reach directly,
     so that collectives of that group on it need no copies in between.
 
@@ -24,7 +29,7 @@ def empty(*shape, dtype=torch.float32, group=None):
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
 
 
-def adopt(*things, group=None):
+def adopt(*things: torch.Tensor | torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Lets the ranks of a process group (None: the default one) on a host reach the memory of things directly, so that
     collectives of that group on it need no copies in between. things are tensors, and modules: their parameters and
     buffers.
@@ -43,7 +48,7 @@ def adopt(*things, group=None):
     process_group.adoption.take(storages)
 
 
-def release(*things, group=None):
+def release(*things: torch.Tensor | torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Makes memory that adopt was given private again; contents and addresses stay. Not collective, but other ranks'
     calls that are under way must be done with it."""
     _weft_group(group).adoption.release(_storages(things))

@@ -9,7 +9,10 @@
 Each parameter becomes a DTensor with a shard of its rows, and the attribute of the module a property that gathers them.
 The gradient of a gather is a reduce-scatter.
 """
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import torch
 from torch import nn
@@ -49,7 +52,7 @@ def _check(module, mesh):
                              "in a list of its own")
 
 
-def fully_shard(module, mesh=None, *, reshard_after_forward=True):
+def fully_shard(module: torch.nn.Module, mesh: Any = None, *, reshard_after_forward: bool = True) -> torch.nn.Module:
     """Gives each rank a shard of the rows of every parameter of module, and returns module.
 
     mesh: a DeviceMesh of one dimension; default: all ranks. reshard_after_forward: the compiled backward pass gathers the

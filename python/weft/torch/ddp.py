@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook for DistributedDataParallel: whole buckets, in place, averaged, in memory that peers reach directly."""
-from __future__ import annotations
+from typing import Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -18,14 +18,16 @@ class Buckets:
     adopted memory: a DataLoader's worker processes must not touch gradients.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, *, adopt: bool = True) -> None:
+    def __init__(self, group: Optional[dist.ProcessGroup] = None, *, adopt: bool = True) -> None:
         self.process_group = _weft_group(group)
         self.adopt = adopt
         self.passes = 0  # backward passes, with this one
         self.open = []  # (work, future, buffer) of this backward pass
 
 
-def ddp_hook(state: Buckets | dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+# torch compares the hook's types with its own: they must not be texts, as `from __future__ import annotations` makes them.
+def ddp_hook(state: Union[Buckets, dist.ProcessGroup, None],
+             bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """model.register_comm_hook(state, weft.torch.ddp_hook): state is a Buckets, a process group, or None (the default).
 
     A bucket is all-reduced where it lies, as an average, when it is ready; the last one of a backward pass waits for

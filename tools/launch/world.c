@@ -100,6 +100,9 @@ int wefti_launched_agree(weft_context_t *world, const char *command, weft_status
             code = (int)wefti_exit_code((weft_status_t)all[r].status);
         }
     }
+    if (code != EXIT_OK) { /* a launcher ends all others once one has failed, so first they speak */
+        (void)weft_context_barrier(world);
+    }
     free(all);
     return code;
 }

@@ -47,9 +47,8 @@ static const char *eligible(const weft_algo_params_t *params)
                                                                                    : NULL;
 }
 
-static void resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
+static void ask(const weft_algo_params_t *params, emitter_t *emitter, weft_algo_resources_t *out)
 {
-    emitter_t *emitter = atomic_load(&current);
     uint64_t state = state_of(params, 0);
     if (emitter->kind == EMITTER_EXCESS) {
         *out = (weft_algo_resources_t){1, 3, 4, 4, 1, 0, 0};
@@ -73,6 +72,13 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     out->blocks = number(&state, 5);
     out->scratch_slots = number(&state, 6);
     out->scratch_sets = number(&state, 4);
+}
+
+static void resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
+{
+    emitter_t *emitter = atomic_load(&current);
+    ask(params, emitter, out);
+    out->by_placement = emitter->by_placement;
 }
 
 static weft_place_t place(const weft_algo_params_t *params, uint64_t *state)
@@ -226,6 +232,24 @@ static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
     }
 }
 
+/* Two hosts and racks, in any way; or one host. */
+static void choose_hosts(emitter_t *emitter, weft_algo_params_t *params)
+{
+    uint64_t state = emitter->seed * 7 + 3;
+    uint32_t on_second = 0;
+    emitter->by_placement = below(&state, 4) != 0;
+    for (uint32_t r = 0; r < params->group_size; r++) {
+        emitter->host_of[r] = r > 0 ? below(&state, 2) : 0;
+        emitter->rack_of[r] = below(&state, params->group_size);
+        on_second += emitter->host_of[r];
+    }
+    if (on_second > 0) {
+        params->host_of = emitter->host_of;
+        params->host_of_count = 2;
+        params->rack_of = below(&state, 2) == 0 ? emitter->rack_of : NULL;
+    }
+}
+
 void emitter_init(emitter_t *emitter, emitter_kind_t kind, uint64_t seed,
                   weft_algorithm_t *out_algorithm, weft_algo_params_t *out_params)
 {
@@ -250,4 +274,5 @@ void emitter_init(emitter_t *emitter, emitter_kind_t kind, uint64_t seed,
     out_params->in_place = kind == EMITTER_RANDOM && op != WEFT_COLLECTIVE_ALL_TO_ALL_V &&
                            op != WEFT_COLLECTIVE_SEND_RECV && below(&state, 3) == 0;
     out_params->order = below(&state, 3) == 0 ? WEFT_ORDER_ANY : WEFT_ORDER_TREE;
+    choose_hosts(emitter, out_params);
 }

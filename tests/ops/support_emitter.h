@@ -4,6 +4,8 @@
 #ifndef WEFT_TESTS_OPS_SUPPORT_EMITTER_H
 #define WEFT_TESTS_OPS_SUPPORT_EMITTER_H
 
+#include <stdbool.h>
+
 #include <weft/algo.h>
 
 #define EMITTER_MAX_RANKS 6u
@@ -20,9 +22,11 @@ typedef struct emitter {
     emitter_kind_t kind;
     uint64_t seed;
     _Atomic uint64_t calls;
+    bool by_placement; /* asks for it */
+    uint32_t host_of[EMITTER_MAX_RANKS], rack_of[EMITTER_MAX_RANKS];
 } emitter_t;
 
-/* Also chooses operator, ranks and root. */
+/* Also chooses operator, ranks, root and hosts, to which out_params points. */
 void emitter_init(emitter_t *emitter, emitter_kind_t kind, uint64_t seed,
                   weft_algorithm_t *out_algorithm, weft_algo_params_t *out_params);
 /* Algorithms carry no data of their own: which emitter this process's algorithms belong to. */

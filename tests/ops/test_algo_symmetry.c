@@ -10,6 +10,10 @@
 #include "ops/algo/symmetry.h"
 #include "tests/support/support.h"
 
+#ifndef MUTANTS
+#define MUTANTS 300u /* of each algorithm */
+#endif
+
 static weft_status_t prove(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
 {
     uint64_t steps = 0, accesses = 0;
@@ -223,6 +227,159 @@ static void test_an_order_of_its_own_on_each_rank_is_not_proved(void **state)
     }
 }
 
+/* ---- mutants ---- */
+
+typedef enum change {
+    DROP_STEP,
+    SWAP_STEPS,
+    OTHER_PHASE,
+    OTHER_RUN,
+    OTHER_RANK, /* turned or mirrored by so much */
+    OTHER_BLOCK,
+    OTHER_NAME,
+    FEWER_BLOCKS,
+    OTHER_FLAGS,
+    SWAP_OPERANDS,
+    CHANGES,
+} change_t;
+
+static struct {
+    const weft_algorithm_t *inner;
+    change_t change;
+    uint32_t step, operand, by;
+    bool mirrored, moves_blocks;
+    uint32_t only; /* rank; RANKS_ALL: all */
+} mutant;
+
+#define RANKS_ALL UINT32_MAX
+
+static uint32_t moved_rank(const weft_algo_params_t *params, uint32_t rank)
+{
+    uint32_t n = params->group_size, other = rank ^ mutant.by;
+    return mutant.mirrored ? (other < n ? other : rank) : (rank + mutant.by) % n;
+}
+
+static uint32_t moved_block(const weft_algo_params_t *params, uint32_t block)
+{
+    return mutant.moves_blocks ? moved_rank(params, block % params->group_size) : block + mutant.by;
+}
+
+static void change_move(const weft_algo_params_t *params, wefti_schedule_t *schedule,
+                        wefti_step_t *step)
+{
+    uint32_t count = step->move.source_count + (uint32_t)step->move.destination_count;
+    wefti_operand_t *operands = &schedule->operands[step->move.operand];
+    wefti_operand_t *at = &operands[mutant.operand % count], kept = *at;
+    switch (mutant.change) {
+    case OTHER_RANK:
+        at->rank = at->rank_count == 1 ? moved_rank(params, at->rank) : at->rank;
+        break;
+    case OTHER_BLOCK:
+        at->block =
+            at->buffer == WEFTI_SCRATCH ? at->block ^ mutant.by : moved_block(params, at->block);
+        break;
+    case OTHER_NAME:
+        step->move.first = moved_block(params, step->move.first);
+        break;
+    case FEWER_BLOCKS:
+        step->move.count -= step->move.count > 1;
+        break;
+    case OTHER_FLAGS:
+        step->flags ^= WEFTI_STEP_FINISH;
+        break;
+    case SWAP_OPERANDS:
+        *at = operands[0];
+        operands[0] = kept;
+        break;
+    default:
+        break;
+    }
+}
+
+static void change_step(const weft_algo_params_t *params, wefti_schedule_t *schedule)
+{
+    size_t k = mutant.step % schedule->step_count, left = schedule->step_count - k - 1;
+    wefti_step_t *step = &schedule->steps[k], kept = *step;
+    if (mutant.change == DROP_STEP) {
+        memmove(step, step + 1, left * sizeof *step);
+        schedule->step_count--;
+    } else if (mutant.change == SWAP_STEPS && left > 0) {
+        *step = step[1];
+        step[1] = kept;
+    } else if (step->op == WEFTI_DO_WAIT && mutant.change == OTHER_PHASE) {
+        step->wait.phase -= step->wait.phase > 1;
+    } else if (step->op == WEFTI_DO_WAIT && mutant.change == OTHER_RUN) {
+        step->wait.back++;
+    } else if (step->op == WEFTI_DO_WAIT && mutant.change == OTHER_RANK) {
+        step->wait.first_rank = step->wait.rank_count == 1
+                                    ? moved_rank(params, step->wait.first_rank)
+                                    : step->wait.first_rank;
+    } else if (step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE) {
+        change_move(params, schedule, step);
+    }
+}
+
+static void mutant_resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
+{
+    mutant.inner->resources(params, out);
+}
+
+static void build_mutant(const weft_algo_params_t *params, weft_schedule_builder_t *b)
+{
+    mutant.inner->build(params, b);
+    if (b->schedule->step_count > 0 && (mutant.only == RANKS_ALL || mutant.only == params->rank)) {
+        change_step(params, b->schedule);
+    }
+}
+
+/* One step changed on all ranks alike, or on one: what is proved is correct. */
+static void test_mutants_that_are_proved_are_correct(void **state)
+{
+    (void)state;
+    const weft_algorithm_t *algorithm;
+    uint64_t seed = 20261128;
+    uint32_t proved = 0, refused = 0;
+    for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+        weft_algorithm_t own = *algorithm;
+        own.eligible = eligible;
+        own.resources = mutant_resources;
+        own.build = build_mutant;
+        for (uint32_t tries = 0; tries < MUTANTS; tries++) {
+            uint64_t chance = test_next_random(&seed) >> 8;
+            weft_algo_params_t params = {.struct_size = sizeof params,
+                                         .op = algorithm->op,
+                                         .group_size = 2 + chance % 8,
+                                         .peer = 1,
+                                         .order =
+                                             chance >> 3 & 1 ? WEFT_ORDER_ANY : WEFT_ORDER_TREE,
+                                         .in_place = chance >> 4 & 1};
+            if (wefti_collective_rooted(params.op) || wefti_algo_params_check(&params) < 0 ||
+                wefti_algorithm_reason(algorithm, &params) != NULL) {
+                continue;
+            }
+            mutant.inner = algorithm;
+            mutant.change = (change_t)((chance >> 5) % CHANGES);
+            mutant.step = chance >> 10 & 31;
+            mutant.operand = chance >> 15 & 3;
+            mutant.by = 1 + (chance >> 17) % 3;
+            mutant.mirrored = chance >> 20 & 1;
+            mutant.moves_blocks = (chance >> 21 & 3) != 0;
+            mutant.only = chance >> 23 & 3 ? RANKS_ALL : (chance >> 25) % params.group_size;
+            if (prove(&own, &params) < 0) {
+                refused++;
+            } else if (run_all_ranks(&own, &params) < 0) {
+                fail_msg("%s %s of %u ranks, change %d of step %u: proved, but %s",
+                         weft_collective_name(params.op), algorithm->name, params.group_size,
+                         (int)mutant.change, mutant.step, weft_last_error());
+            } else {
+                proved++;
+            }
+        }
+    }
+    print_message("mutants: %u proved, %u refused\n", proved, refused);
+    assert_true(proved > 50 && refused > 50);
+}
+
 /* Large groups are proved by symmetry or counted as left out. */
 static void test_large_groups_are_proved_or_left_out(void **state)
 {
@@ -246,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_proofs_agree_with_those_of_all_ranks),
         cmocka_unit_test(test_faults_are_not_proved),
         cmocka_unit_test(test_an_order_of_its_own_on_each_rank_is_not_proved),
+        cmocka_unit_test(test_mutants_that_are_proved_are_correct),
         cmocka_unit_test(test_large_groups_are_proved_or_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

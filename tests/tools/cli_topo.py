@@ -221,7 +221,11 @@ class Compile(Case):
             results.append(json.loads(done.stdout)["param_digest"])
             self.assertEqual("compiled for 2 hosts x 1 rank, but running on 1 host, 2 ranks" in done.stderr, plan == there,
                              done.stderr)
+            self.assertNotIn("order=any", done.stderr)
         self.assertEqual(results[0], results[1])
+        loose = self.compile_for(self.describe([1, 1], link=self.LINK), "--order", "any", name="loose.weft")
+        done = self.weft("run", loose, "-n", 2, "--data", data, "--steps", 1, "--no-eval")
+        self.assertIn("with order=any sums may have other bits", done.stderr)
 
     def run_on_two_hosts(self, *args, **env):
         """Four ranks, two of each host as far as they know; what rank 0 said, and all complaints."""

@@ -257,7 +257,8 @@ WEFT_API weft_status_t weft_group_refuse(weft_group_t *group, weft_status_t erro
  * WEFT_ORDER (tree). A group made from another group inherits its order, except that
  * WEFT_ORDER_BLOCKS is inherited only by the same ranks and becomes the tree otherwise.
  * WEFT_ORDER_ANY admits algorithms that follow no tree (ring, log-step); bits then depend on the
- * algorithm, hence on size and group. Waits until this rank's calls in flight are done.
+ * algorithm, hence on size and group, and on the hosts and racks that its ranks are on. Waits until
+ * this rank's calls in flight are done.
  * @param[in] group       the group
  * @param[in] order       the order
  * @param[in] block_sizes WEFT_ORDER_BLOCKS: [count] ranks of each block, in all the group size;

@@ -123,7 +123,7 @@ typedef enum weft_order {
     WEFT_ORDER_TREE = 0,
     /** Such a tree inside each block of consecutive ranks, then over the blocks. */
     WEFT_ORDER_BLOCKS = 1,
-    /** The fastest order; bits depend on the algorithm. */
+    /** The fastest order; bits depend on the algorithm and on where ranks are. */
     WEFT_ORDER_ANY = 2,
 } weft_order_t;
 

@@ -233,6 +233,9 @@ weft_status_t wefti_symmetry_find(const weft_algorithm_t *algorithm,
                               .ranks = params->group_size,
                               .parts = wefti_part_count(&out_schedule->resources)};
     weft_status_t status = wefti_schedule_check(&first, out_schedule);
+    if (status >= 0 && out->parts > 1 && wefti_collective_is_vector(params->op)) {
+        status = wefti_error(WEFT_ERR_UNSUPPORTED, "it has parts of shards of a vector");
+    }
     if (status >= 0 && out_schedule->resources.lanes > 1) {
         status = wefti_error(WEFT_ERR_UNSUPPORTED, "it has several lanes");
     }

@@ -227,6 +227,47 @@ static void test_an_order_of_its_own_on_each_rank_is_not_proved(void **state)
     }
 }
 
+/* Parts that blocks of a vector do not have: images of them lie outside the buffers. */
+static void parts_of_shards(const weft_algo_params_t *params, weft_algo_resources_t *out)
+{
+    out->blocks = params->group_size;
+    out->phases = out->parts = 2;
+}
+
+static void add_parts(const weft_algo_params_t *params, weft_schedule_builder_t *b)
+{
+    uint32_t n = params->group_size, r = params->rank;
+    weft_schedule_post(b, 0, 1);
+    wefti_wait_all(b, params, 1);
+    for (uint32_t block = 0; block < n; block++) {
+        uint32_t image = (block / 2 + r) % n * 2 + block % 2;
+        weft_place_t sum = wefti_at(r, WEFT_ALGO_BUFFER_RECV, image), sources[4];
+        for (uint32_t i = 0; i < n; i++) {
+            sources[i] = wefti_at((r + i) % n, WEFT_ALGO_BUFFER_SEND, image);
+        }
+        weft_schedule_reduce(b, 0, &sum, 1, sources, n, wefti_one(image), 1);
+    }
+    weft_schedule_post(b, 0, 2);
+    wefti_wait_all(b, params, 2);
+}
+
+static void test_parts_of_shards_are_not_proved(void **state)
+{
+    (void)state;
+    static const weft_algorithm_t parts = {WEFT_ALGO_ABI_VERSION,
+                                           WEFT_COLLECTIVE_ALL_REDUCE,
+                                           "test",
+                                           "test",
+                                           eligible,
+                                           parts_of_shards,
+                                           add_parts};
+    weft_algo_params_t params = {
+        .struct_size = sizeof params, .op = parts.op, .group_size = 4, .order = WEFT_ORDER_ANY};
+    assert_int_equal(prove(&parts, &params), WEFT_ERR_UNSUPPORTED);
+    assert_string_equal(weft_last_error(), "it has parts of shards of a vector");
+    assert_int_equal(run_all_ranks(&parts, &params), WEFT_ERR_INVALID_ARGUMENT);
+}
+
 /* ---- mutants ---- */
 
 typedef enum change {
@@ -403,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_proofs_agree_with_those_of_all_ranks),
         cmocka_unit_test(test_faults_are_not_proved),
         cmocka_unit_test(test_an_order_of_its_own_on_each_rank_is_not_proved),
+        cmocka_unit_test(test_parts_of_shards_are_not_proved),
         cmocka_unit_test(test_mutants_that_are_proved_are_correct),
         cmocka_unit_test(test_large_groups_are_proved_or_left_out),
     };

@@ -2,10 +2,15 @@
 /* Staging buffers: as large as asked for, by setting or by group, with memory when a call needs it.
  */
 #include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/group/group.h"
@@ -210,6 +215,144 @@ static void test_staging_that_ranks_disagree_on(void **state)
     assert_true(support_rank_processes(3, run_disagreement, NULL));
 }
 
+/* ---- rooted operators ---- */
+
+#define ROOTED_RANKS 4u
+#define ROOTED_STAGING 65536u
+#define ROOTED_MOST 30000u /* elements of a block: several rounds, also of a root's pieces */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define ROOTED_CALLS 60u
+#else
+#define ROOTED_CALLS 200u
+#endif
+
+typedef struct rooted {
+    pthread_t threads[ROOTED_RANKS];
+    _Atomic uint32_t started, ended;
+} rooted_t;
+
+static int32_t rooted_value(uint32_t call, uint32_t from, uint32_t to, uint64_t i)
+{
+    return (int32_t)(call * 1000003u + from * 7919u + to * 104729u + (uint32_t)i);
+}
+
+/* One call, with the same draws on all ranks: group's ranks are numbered by it. */
+static void call_rooted(weft_group_t *group, uint32_t call, uint64_t *draws, int32_t *send,
+                        int32_t *recv)
+{
+    uint32_t n = weft_group_size(group), rank = weft_group_rank(group);
+    uint32_t root = (uint32_t)(test_draw(draws, n)), op = (uint32_t)test_draw(draws, 5);
+    uint64_t count = test_draw(draws, 4) == 0 ? 1 + test_draw(draws, 64)
+                                              : 4096 + test_draw(draws, ROOTED_MOST - 4096);
+    bool blocks = op == 3; /* of scatter's root, one for each */
+    for (uint32_t to = 0; to < (blocks ? n : 1); to++) {
+        for (uint64_t i = 0; i < count; i++) {
+            send[to * count + i] = rooted_value(call, rank, blocks ? to : 0, i);
+        }
+    }
+    memset(recv, 0x55, n * count * sizeof *recv);
+    if (op == 0) {
+        RANK_OK(weft_broadcast(send, recv, count, WEFT_DTYPE_I32, root, group, NULL));
+    } else if (op == 1) {
+        RANK_OK(
+            weft_reduce(send, recv, count, WEFT_DTYPE_I32, WEFT_REDUCTION_MAX, root, group, NULL));
+    } else if (op == 2) {
+        RANK_OK(weft_gather(send, recv, count, WEFT_DTYPE_I32, root, group, NULL));
+    } else if (op == 3) {
+        RANK_OK(weft_scatter(send, recv, count, WEFT_DTYPE_I32, root, group, NULL));
+    } else {
+        RANK_OK(weft_all_gather(send, recv, count, WEFT_DTYPE_I32, group, NULL));
+    }
+    RANK_CHECK(count <= 64 || strcmp(weft_group_last_path(group), "staged") == 0);
+    bool gathers = op == 2 || op == 4;
+    for (uint32_t b = 0; b < (gathers ? n : 1); b++) {
+        uint32_t from = gathers ? b : op == 1 ? n - 1 : root;
+        for (uint64_t i = 0; i < count; i++) {
+            int32_t expected = rooted_value(call, from, op == 3 ? rank : 0, i);
+            if ((op == 1 || op == 2) && rank != root) {
+                expected = 0x55555555;
+            }
+            RANK_CHECK(recv[b * count + i] == expected);
+        }
+    }
+}
+
+static void run_rooted(rank_world_t *world)
+{
+    rooted_t *rooted = world->user;
+    uint32_t calls = ROOTED_CALLS;
+    uint64_t draws = support_seed();
+    int32_t *send = malloc(world->size * ROOTED_MOST * sizeof *send);
+    int32_t *recv = malloc(world->size * ROOTED_MOST * sizeof *recv);
+    weft_group_t *groups[2];
+    RANK_CHECK(send != NULL && recv != NULL);
+    rooted->threads[world->rank] = pthread_self();
+    for (uint32_t g = 0; g < 2; g++) {
+        RANK_OK(make(world, NULL, ROOTED_STAGING, 0, &groups[g]));
+    }
+    atomic_fetch_add(&rooted->started, 1);
+    for (uint32_t i = 0; i < calls; i++) {
+        if (i == calls / 2) { /* as late ranks still read what the last call staged */
+            weft_group_destroy(groups[0]);
+            RANK_OK(make(world, NULL, ROOTED_STAGING, 0, &groups[0]));
+        }
+        call_rooted(groups[test_draw(&draws, 2)], i, &draws, send, recv);
+    }
+    atomic_fetch_add(&rooted->ended, 1);
+    while (atomic_load(&rooted->ended) < world->size) { /* signals come to threads that exist */
+        sched_yield();
+    }
+    while (atomic_load(&rooted->ended) == world->size) {
+        sched_yield();
+    }
+    weft_group_destroy(groups[0]);
+    weft_group_destroy(groups[1]);
+    free(send);
+    free(recv);
+}
+
+static void be_late(int number)
+{
+    (void)number;
+    nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+}
+
+/* Stops ranks wherever they are, also between what they wait for and what they then read. */
+static void *disturb(void *user)
+{
+    rooted_t *rooted = user;
+    uint64_t draws = support_seed() + 1;
+    while (atomic_load(&rooted->started) < ROOTED_RANKS) {
+        sched_yield();
+    }
+    while (atomic_load(&rooted->ended) < ROOTED_RANKS) {
+        pthread_kill(rooted->threads[test_draw(&draws, ROOTED_RANKS)], SIGUSR1);
+        nanosleep(&(struct timespec){.tv_nsec = (long)test_draw(&draws, 200000)}, NULL);
+    }
+    atomic_fetch_add(&rooted->ended, 1);
+    return NULL;
+}
+
+/* Ranks return before others have read what they staged: the next call must not overwrite it. */
+static void test_staging_of_rooted_calls(void **state)
+{
+    struct sigaction late = {.sa_handler = be_late, .sa_flags = SA_RESTART}, former;
+    pthread_t thread;
+    (void)state;
+    sigaction(SIGUSR1, &late, &former);
+    setenv("WEFT_ATTACH", "off", 1);
+    for (int checked = 0; checked < 2; checked++) {
+        rooted_t rooted = {0};
+        setenv("WEFT_CHECK", checked ? "results" : "off", 1);
+        assert_int_equal(pthread_create(&thread, NULL, disturb, &rooted), 0);
+        support_rank_threads(ROOTED_RANKS, run_rooted, &rooted);
+        pthread_join(thread, NULL);
+    }
+    unsetenv("WEFT_CHECK");
+    unsetenv("WEFT_ATTACH");
+    sigaction(SIGUSR1, &former, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_staging_takes_memory_on_demand_over_hosts),
         cmocka_unit_test(test_staging_by_group),
         cmocka_unit_test(test_staging_that_ranks_disagree_on),
+        cmocka_unit_test(test_staging_of_rooted_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,8 +142,7 @@ wp_context_t *wp_context_of(wp_state_t *state, PyObject *object)
 /* ---- making one ---- */
 static wp_context_t *context_alloc(wp_state_t *state)
 {
-    allocfunc alloc = (allocfunc)PyType_GetSlot(state->context_type, Py_tp_alloc);
-    wp_context_t *context = (wp_context_t *)alloc(state->context_type, 0);
+    wp_context_t *context = (wp_context_t *)PyType_GenericAlloc(state->context_type, 0);
     if (context != NULL) { /* zeroed */
         context->state = state;
         context->process = (int64_t)getpid();
@@ -180,8 +179,8 @@ static weft_status_t join(weft_context_t *before, bool larger, const weft_contex
     return status;
 }
 
-/* _join(former or None, larger, rank, size, address, progress, device): a Context; what the numbers
- * mean is known in weft/world.py. */
+/* _join(former, larger, rank, size, address, progress, device): a Context; former: one of the former
+ * world, or () where there is none. What the numbers mean is known in weft/world.py. */
 PyObject *wp_context_join(PyObject *module, PyObject *args)
 {
     wp_state_t *state = wp_state_of(module);
@@ -199,9 +198,12 @@ PyObject *wp_context_join(PyObject *module, PyObject *args)
     params.progress = (weft_progress_t)progress;
     params.interrupt = wp_interrupted;
     params.interrupt_user = state;
-    if (object != Py_None) {
-        wp_context_t *former = wp_context_of(state, object);
-        before = former != NULL ? wp_context_open(former) : NULL;
+    if (!PyTuple_Check(object)) {
+        if (Py_TYPE(object) != state->context_type) {
+            return PyErr_Format(PyExc_TypeError, "expected a weft.Context, not %R",
+                                (PyObject *)Py_TYPE(object));
+        }
+        before = wp_context_open((wp_context_t *)object);
         if (before == NULL) {
             return NULL;
         }

@@ -71,10 +71,23 @@ static PyGetSetDef attributes[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+/* Context.__new__ is Python (weft/world.py), so object.__new__ comes here: without a world and without
+ * the module's state. */
+static PyObject *no_alloc(PyTypeObject *type, Py_ssize_t count)
+{
+    (void)count;
+    return PyErr_Format(PyExc_TypeError, "cannot create instances of %R by object.__new__",
+                        (PyObject *)type);
+}
+
 static PyType_Slot slots[] = {
-    {Py_tp_dealloc, wp_context_dealloc}, {Py_tp_traverse, wp_context_traverse},
-    {Py_tp_clear, wp_context_clear},     {Py_tp_methods, methods},
-    {Py_tp_getset, attributes},          {0, NULL},
+    {Py_tp_alloc, no_alloc},
+    {Py_tp_dealloc, wp_context_dealloc},
+    {Py_tp_traverse, wp_context_traverse},
+    {Py_tp_clear, wp_context_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, attributes},
+    {0, NULL},
 };
 
 static PyType_Spec spec = {"weft.Context", sizeof(wp_context_t), 0,

@@ -19,7 +19,7 @@ def empty(shape, dtype="float32", context=None, *, device=None):
     Raises TypeError, ValueError, WeftMismatchError, WeftNoMemoryError, WeftStateError."""
     number, dims, context = _core._dtype(dtype), _dims(shape), _core._context_of(context)
     own = _core._device(context)
-    if device is not None and text(device, "device", "a string") and not f"{own}:".startswith(f"{device}:"):
+    if device is not None and not f"{own}:".encode().startswith(text(device, "device", "a string") + b":"):
         raise ValueError(f"device: {device!r}, the context is on '{own}'")
     tensor = _is_of_torch(dtype, "dtype")
     memory = _core._allocate(context, number, dims, tensor)

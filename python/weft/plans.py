@@ -229,9 +229,11 @@ class Plan:
         raise TypeError("cannot pickle 'weft.Plan' object")  # nor copy it: each of the two would release the plan
 
     def __del__(self, release=library.weft_plan_release, destroy=library.weft_registry_destroy):
-        if hasattr(self, "_registry"):  # else object.__new__ made it
-            release(self._plan)
-            destroy(self._registry)  # after the plan made with it
+        if hasattr(self, "_registry"):  # else object.__new__ made it, or this was called by name
+            plan, registry = self._plan, self._registry
+            del self._plan, self._registry
+            release(plan)
+            destroy(registry)  # after the plan made with it
 
     @classmethod
     def _empty(cls, ops, kernels):

@@ -59,7 +59,7 @@ class Context:
     WeftSystemError."""
 
     def __new__(cls, rank=None, size=None, address=None, *, progress=None, device=None):
-        return _joined(None, False, rank, size, address, progress, device)
+        return _joined((), False, rank, size, address, progress, device)
 
     def shrink(self):
         """After a rank has died: a Context of the ranks that are left, which all of them call.
@@ -136,7 +136,7 @@ _PROGRESS = "default", "auto", "inline", "thread"  # by weft_progress_t
 
 
 def _joined(former, larger, rank=None, size=None, address=None, progress=None, device=None):
-    """The Context of a new world; None is left to the launcher."""
+    """The Context of a new world, which replaces that of former, a Context or (); None is left to the launcher."""
     rank, size = (-1 if value is None else integer(value, name, 2**31 - 1)
                   for value, name in ((rank, "rank"), (size, "size")))
     if progress is not None and not (isinstance(progress, str) and progress in _PROGRESS):

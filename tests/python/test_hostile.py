@@ -457,6 +457,16 @@ class Copies(unittest.TestCase):
                 object.__new__(getattr(weft, name)).save("nowhere")  # a Plan, which is of Python, is none then
             with self.assertRaises(TypeError):
                 getattr(weft, name)()
+        for make in (lambda: object.__new__(weft.Context), lambda: weft.Context.shrink(None),
+                     lambda: weft.Context.grow(None, 2, "file:///nowhere")):  # which would wait for rank 1
+            with self.assertRaises(TypeError):
+                make()
+
+    def test_ends_once(self):
+        plan = weft.compile(doors.forward(), batch=4, world=1)
+        plan.__del__()
+        with self.assertRaises(TypeError):
+            plan.info
 
 
 if __name__ == "__main__":

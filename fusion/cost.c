@@ -64,6 +64,19 @@ static double slowdown_of(const wefti_rates_t *rates)
     return rates != NULL ? rates->slowdown : 1;
 }
 
+/* The kind whose times a kernel takes where costs have none of its own: a table written by a former
+ * version knows only these. */
+static wefti_kernel_kind_t measured_kind(const wefti_rates_t *rates, wefti_kernel_kind_t kind)
+{
+    double ns;
+    if (rates == NULL || wefti_costs_kernel_ns(rates->costs, kind, rates->threads, 1, &ns)) {
+        return kind;
+    }
+    return kind == WEFTI_KERNEL_ATTENTION                            ? WEFTI_KERNEL_PRODUCT
+           : kind == WEFTI_KERNEL_FUSED || kind == WEFTI_KERNEL_NORM ? WEFTI_KERNEL_MOVE
+                                                                     : kind;
+}
+
 /* By the cost rule. step_bytes: what a step touches between two updates of a parameter. */
 static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
                          const wefti_rates_t *rates, double step_bytes)
@@ -75,7 +88,7 @@ static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
     if (flops <= 0 && bytes <= 0) {
         return 0;
     }
-    wefti_kernel_kind_t kind = kind_of(def);
+    wefti_kernel_kind_t kind = measured_kind(rates, kind_of(def));
     double size = wefti_kernel_counts_flops(kind) ? flops : bytes;
     bool update = kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes;
     if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads,

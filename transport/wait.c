@@ -79,6 +79,16 @@ static bool was_away(uint64_t since_ns, uint64_t now_ns)
     return true;
 }
 
+/* The time after it. Only the yield counts: what progress and poll functions do may take as long. */
+static uint64_t timed_yield(void)
+{
+    uint64_t before = wefti_now_ns();
+    sched_yield();
+    uint64_t now = wefti_now_ns();
+    was_away(before, now);
+    return now;
+}
+
 /* By how much a rank that waits is to be slower, so that all that wait leave the cores to others. */
 static uint32_t crowd(const wefti_endpoint_t *endpoint)
 {
@@ -107,7 +117,8 @@ static weft_status_t spin(const waiting_t *wait)
             wefti_endpoint_progress(wait->endpoint);
         }
     }
-    uint64_t now = wefti_now_ns(), before, end = now + wait->endpoint->settings->spin_ns;
+    uint64_t now = wefti_now_ns(), end = now + wait->endpoint->settings->spin_ns;
+    bool away = false;
     do {
         for (uint32_t i = 0; i < SPINS_PER_LOOK; i++) {
             if (reached(wait)) {
@@ -118,13 +129,13 @@ static weft_status_t spin(const waiting_t *wait)
             }
             wefti_cpu_relax();
         }
-        weft_status_t status = poll_once(wait);
+        away = was_away(now, wefti_now_ns());
+        weft_status_t status = poll_once(wait); /* which may do work of inline streams */
         if (status != WEFT_OK) {
             return status;
         }
-        before = now;
         now = wefti_now_ns();
-    } while (!was_away(before, now) && now < end);
+    } while (!away && now < end);
     return WEFT_IN_PROGRESS;
 }
 
@@ -132,13 +143,10 @@ static weft_status_t yield(const waiting_t *wait)
 {
     wefti_endpoint_t *endpoint = wait->endpoint;
     uint32_t count = endpoint->may_spin ? YIELDS_ALONE : 4 * endpoint->local_rank_count;
-    uint64_t now = wefti_now_ns(), before = now;
+    uint64_t now = wefti_now_ns();
     for (uint32_t i = 0; i < count && i < YIELDS_MAX / crowd(endpoint) && !shares_core(now); i++) {
         wefti_endpoint_progress(endpoint);
-        sched_yield();
-        before = now;
-        now = wefti_now_ns();
-        was_away(before, now);
+        now = timed_yield();
         if (reached(wait)) {
             return WEFT_OK;
         }
@@ -369,10 +377,7 @@ static bool spin_and_yield(wefti_endpoint_t *endpoint, const wefti_signal_t *sig
     }
     for (uint32_t i = 0; i < YIELDS_ALONE && !shares_core(now); i++) {
         make_progress(endpoint);
-        sched_yield();
-        before = now;
-        now = wefti_now_ns();
-        was_away(before, now);
+        now = timed_yield();
         if (wefti_signal_has_reached(signal, target)) {
             return true;
         }

@@ -8,6 +8,7 @@
 
 #include <weft/weft.h>
 
+#include "fusion/fusion.h"
 #include "tests/fusion/support_view.h"
 #include "tests/support/support.h"
 
@@ -266,6 +267,44 @@ static void test_predicted_times(void **state)
     assert_int_equal(weft_op_predict_ns(matmul, &node), 20000000); /* 2e9 at 100 GFLOP/s */
     assert_int_equal(weft_op_predict_ns(all_reduce, &node), 0);
     assert_int_equal(weft_op_predict_ns(NULL, NULL), 0);
+    weft_registry_destroy(registry);
+}
+
+/* Kinds that a table of costs lacks are priced by the next one that it has, not by default rates. */
+static void test_costs_of_a_former_version(void **state)
+{
+    static const char *const text =
+        "{\"format\": 1, \"cores\": 1, \"kernels\": [\n"
+        " {\"kind\": \"move\", \"threads\": 1, \"size\": 8, \"ns\": 1e6}%s]}";
+    static const char *const norm =
+        ",{\"kind\": \"norm\", \"threads\": 1, \"size\": 8, \"ns\": 2e6}";
+    weft_registry_t *registry = NULL;
+    (void)state;
+    assert_int_equal(weft_registry_create(NULL, &registry), WEFT_OK);
+    const weft_op_def_t *def = weft_registry_find_op(registry, "", "LayerNormalization", 17);
+    assert_non_null(def);
+    weft_tensor_desc_t inputs[2] = {{WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, 1, {1}, NULL},
+                                    {WEFT_DTYPE_F32, WEFT_LAYOUT_PLAIN, 1, {1}, NULL}};
+    weft_tensor_desc_t output = inputs[0];
+    weft_node_desc_t node = {.domain = "",
+                             .op = def->name,
+                             .version = 17,
+                             .input_count = 2,
+                             .inputs = inputs,
+                             .output_count = 1,
+                             .outputs = &output};
+    double found[2], flops, bytes;
+    def->cost(&node, &flops, &bytes);
+    for (int i = 0; i < 2; i++) {
+        char table[256];
+        wefti_costs_t costs;
+        snprintf(table, sizeof table, text, i == 0 ? "" : norm);
+        assert_int_equal(wefti_costs_decode(&costs, table, strlen(table), NULL), WEFT_OK);
+        wefti_rates_t rates = wefti_rates_of(&costs, 1, 1, 0);
+        found[i] = wefti_op_predict_ns(def, &node, &rates);
+        wefti_costs_deinit(&costs);
+    }
+    assert_true(found[0] == (bytes > 8 ? bytes / 8 : 1) * 1e6 && found[1] == 2 * found[0]);
     weft_registry_destroy(registry);
 }
 
@@ -622,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_order_is_that_of_readiness),
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_predicted_times),
+        cmocka_unit_test(test_costs_of_a_former_version),
         cmocka_unit_test(test_buckets_of_random_graphs),
         cmocka_unit_test(test_fusions_that_close_a_cycle),
         cmocka_unit_test(test_edits_that_do_not_fit),

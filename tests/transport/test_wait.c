@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
@@ -73,6 +74,31 @@ static void test_wait_sleeps_next_to_other_programs(void **state)
     atomic_store(&yields, 0);
     assert_int_equal(wefti_wait_signal(endpoint, &signal, 1, "x", post_at_call, &poster), WEFT_OK);
     assert_int_equal(atomic_load(&yields), 1);
+    wefti_wait_away_ns = UINT64_MAX;
+    wefti_endpoint_close(endpoint);
+}
+
+static weft_status_t work_at_call(void *user)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 15000000}, NULL);
+    return post_at_call(user);
+}
+
+/* What the caller does in between, such as kernels of inline streams, is no other program. */
+static void test_wait_yields_next_to_own_work(void **state)
+{
+    (void)state;
+    wefti_settings_t settings = test_settings();
+    wefti_endpoint_t *endpoint = open_alone(&settings);
+    wefti_signal_t signal = {0};
+    poster_t poster = {&signal, 0, 3};
+    endpoint->may_spin = false;
+    wefti_wait_away_ns = 10000000;
+    atomic_store(&yields_are_free, true);
+    atomic_store(&yields, 0);
+    assert_int_equal(wefti_wait_signal(endpoint, &signal, 1, "x", work_at_call, &poster), WEFT_OK);
+    assert_true(atomic_load(&yields) >= 3);
+    atomic_store(&yields_are_free, false);
     wefti_wait_away_ns = UINT64_MAX;
     wefti_endpoint_close(endpoint);
 }
@@ -207,6 +233,7 @@ int main(void)
         cmocka_unit_test(test_wait_asks_the_caller_before_it_gives_up),
         cmocka_unit_test(test_wait_names_no_rank_that_gave_up),
         cmocka_unit_test(test_wait_loses_no_wakeup),
+        cmocka_unit_test(test_wait_yields_next_to_own_work),
         cmocka_unit_test(test_wait_sleeps_next_to_other_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

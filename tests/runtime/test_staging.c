@@ -339,6 +339,7 @@ static void test_staging_of_rooted_calls(void **state)
     struct sigaction late = {.sa_handler = be_late, .sa_flags = SA_RESTART}, former;
     pthread_t thread;
     (void)state;
+    support_seed(); /* before there are threads */
     sigaction(SIGUSR1, &late, &former);
     setenv("WEFT_ATTACH", "off", 1);
     for (int checked = 0; checked < 2; checked++) {

@@ -94,6 +94,8 @@ weft_status_t wefti_signal_direct(wefti_endpoint_t *endpoint, uint32_t peer, siz
 weft_status_t wefti_mapped_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
                                       void *recv);
 weft_status_t wefti_mapped_any(wefti_endpoint_t *endpoint, bool own, bool *out_any);
+/* Rank 0's data to all ranks. */
+weft_status_t wefti_mapped_broadcast(wefti_endpoint_t *endpoint, uint8_t *data, size_t bytes);
 void wefti_mapped_aborted(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
 void wefti_mapped_nothing(wefti_endpoint_t *endpoint);
 bool wefti_mapped_control_sent(wefti_endpoint_t *endpoint, uint32_t number);

@@ -19,48 +19,7 @@ static wefti_hosts_t *hosts_of(wefti_endpoint_t *endpoint)
     return (wefti_hosts_t *)endpoint;
 }
 
-/* ---- what all ranks do together ---- */
-
-/* An all-gather that this rank waits in. */
-typedef struct gather_wait {
-    wefti_endpoint_t *endpoint;
-    uint32_t kind; /* wefti_control_kind_t */
-    uint64_t since_ns;
-    wefti_waiter_t waiter;
-} gather_wait_t;
-
-static bool describe(void *user, wefti_wait_t *out)
-{
-    const gather_wait_t *wait = user;
-    out->kind = WEFTI_WAIT_CONTROL;
-    out->channel = WEFTI_WAIT_WORLD;
-    out->late_count = 1;
-    out->since_ns = wait->since_ns;
-    snprintf(out->text, sizeof out->text, "%s", wefti_control_name(wait->kind));
-    return wefti_overlay_gather_waits(hosts_of(wait->endpoint)->overlay, &out->late[0],
-                                      &out->number);
-}
-
-/* WEFT_IN_PROGRESS: there is something to be done meanwhile. */
-static weft_status_t check(void *user)
-{
-    gather_wait_t *wait = user;
-    uint64_t now = wefti_now_ns();
-    bool busy = wefti_endpoint_meanwhile(wait->endpoint);
-    weft_status_t status = wefti_endpoint_check(wait->endpoint);
-    if (status == WEFT_OK && now - wait->since_ns >= WEFTI_WAITS_AFTER_NS) {
-        wefti_wait_t known = {0};
-        wefti_waits_look(&wait->waiter, wait->endpoint, describe, wait, now);
-        if (describe(wait, &known)) {
-            wefti_endpoint_report_late(wait->endpoint, &known, now - wait->since_ns);
-        }
-    }
-    return status == WEFT_OK && busy ? WEFT_IN_PROGRESS : status;
-}
-
-/* Some ranks cannot go on together: all learn why. A recorded reason says more than this rank's
- * own status. */
-static weft_status_t end_world(wefti_endpoint_t *endpoint, weft_status_t status)
+weft_status_t wefti_hosts_end_world(wefti_endpoint_t *endpoint, weft_status_t status)
 {
     weft_status_t known = wefti_endpoint_check(endpoint);
     status = known < 0 ? known : status;
@@ -68,51 +27,18 @@ static weft_status_t end_world(wefti_endpoint_t *endpoint, weft_status_t status)
     return status;
 }
 
-static weft_status_t hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
-                                      void *recv)
-{
-    wefti_hosts_t *hosts = hosts_of(endpoint);
-    wefti_hosts_yield_progress(endpoint);
-    gather_wait_t wait = {
-        .endpoint = endpoint, .kind = wefti_control_kind(), .since_ns = wefti_now_ns()};
-    weft_status_t status =
-        wefti_overlay_all_gather(hosts->overlay, wait.kind, send, bytes, recv,
-                                 wefti_endpoint_deadline(endpoint), check, &wait);
-    wefti_wait_t late = {0};
-    if (status == WEFT_ERR_TIMEOUT) {
-        (void)describe(&wait, &late); /* false: the parcel has come since */
-        status = wefti_waits_timed_out(endpoint, &late);
-    }
-    /* Messages in flight belong to this call: no rank may go on. */
-    status = status < 0 ? end_world(endpoint, status) : status;
-    wefti_waits_end(&wait.waiter); /* after the abort: others look for the causes until then */
-    return status;
-}
-
-static weft_status_t hosts_any(wefti_endpoint_t *endpoint, bool own, bool *out_any)
-{
-    const uint8_t mine = own;
-    uint8_t *all = endpoint->verdicts; /* of more bytes per rank */
-    weft_status_t status = hosts_all_gather(endpoint, &mine, sizeof mine, all);
-    *out_any = status == WEFT_OK && memchr(all, true, endpoint->world_size) != NULL;
-    return status;
-}
-
-static bool hosts_control_sent(wefti_endpoint_t *endpoint, uint32_t number)
-{
-    return wefti_overlay_gather_sent(hosts_of(endpoint)->overlay, number);
-}
-
 static weft_status_t hosts_check_peers(wefti_endpoint_t *endpoint)
 {
-    wefti_hosts_t *hosts = hosts_of(endpoint);
-    if (endpoint->inner != NULL) {
-        weft_status_t status = endpoint->inner->ops->check_peers(endpoint->inner);
-        if (status < 0) {
-            return status;
-        }
-    }
-    return wefti_hosts_check_suspects(hosts);
+    wefti_endpoint_t *inner = endpoint->inner;
+    WEFT_RETURN_IF_ERROR(inner != NULL ? inner->ops->check_peers(inner) : WEFT_OK);
+    return wefti_hosts_check_suspects(hosts_of(endpoint));
+}
+
+static weft_status_t hosts_check_all_peers(wefti_endpoint_t *endpoint)
+{
+    wefti_endpoint_t *inner = endpoint->inner;
+    WEFT_RETURN_IF_ERROR(inner != NULL ? inner->ops->check_all_peers(inner) : WEFT_OK);
+    return wefti_hosts_check_suspects(hosts_of(endpoint));
 }
 
 /* ---- memory ---- */
@@ -203,7 +129,7 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
         snprintf(job.launcher, sizeof job.launcher, "arguments");
         snprintf(job.address, sizeof job.address, "%s", params->address);
     }
-    const wefti_overlay_params_t overlay = {
+    wefti_overlay_params_t overlay = {
         .job = params->job != NULL ? params->job : &job,
         .settings = endpoint->settings,
         .log = endpoint->log,
@@ -215,10 +141,11 @@ static weft_status_t open_overlay(wefti_hosts_t *hosts, const wefti_endpoint_par
         .died = wefti_hosts_died,
         .answer = answer,
     };
+    WEFT_RETURN_IF_ERROR(wefti_hosts_key(endpoint->settings, overlay.host_key));
     return wefti_overlay_open(&overlay, &hosts->overlay);
 }
 
-/* Asked while the ranks of this host join: others may have ended the world. What they report of
+/* Asked while this rank opens its endpoint: others may have ended the world. What they report of
  * their waits goes on to the next ranks. */
 static int ended(void *user)
 {
@@ -252,14 +179,14 @@ static weft_status_t open_inner(wefti_hosts_t *hosts, const char *address, uint3
     weft_status_t status = wefti_endpoint_open(&params, &endpoint->inner);
     hosts->inner_settings.timeout_ns = endpoint->settings->timeout_ns;
     if (status == WEFT_OK) {
-        endpoint->inner->interrupt = endpoint->interrupt;
-        return WEFT_OK;
+        endpoint->inner->gather_moved_ns = wefti_overlay_moved(hosts->overlay);
+        return wefti_hosts_gather_begin(hosts);
     }
     if (status == WEFT_ERR_NO_MEMORY) {
         wefti_error_prefix(status, "rank %u", endpoint->rank);
     }
     /* Without agreeing on it: a rank that does not join its host may not come to that either. */
-    return end_world(endpoint, status);
+    return wefti_hosts_end_world(endpoint, status);
 }
 
 /*
@@ -304,6 +231,8 @@ wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint)
     inner->settings = endpoint->settings;
     inner->numbers = NULL; /* the same as in the world */
     inner->outer = NULL;
+    inner->gather_moved_ns = NULL;
+    inner->interrupt = endpoint->interrupt;
     inner->host_names = endpoint->host_names;
     endpoint->host_names = NULL;
     endpoint->inner = NULL;
@@ -337,6 +266,7 @@ static weft_status_t hosts_open(wefti_endpoint_t *endpoint, const wefti_endpoint
         endpoint->ask_name[0] = '\0'; /* weft ps does without */
     }
     status = wefti_endpoint_agree(endpoint, wefti_hosts_thread_start(hosts));
+    endpoint->inner->interrupt = endpoint->interrupt; /* the thread makes progress now */
 done:
     return status;
 }
@@ -357,7 +287,9 @@ static void hosts_close(wefti_endpoint_t *endpoint)
     if (!forked) {
         pthread_mutex_destroy(&hosts->lock);
     }
+    wefti_hosts_gather_end(hosts);
     wefti_free(allocator, (void *)hosts->via);
+    wefti_free(allocator, hosts->firsts);
     wefti_free(allocator, hosts->world_of);
     wefti_free(allocator, hosts->local_of);
     wefti_free(allocator, hosts->peers);
@@ -369,12 +301,13 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .endpoint_bytes = sizeof(wefti_hosts_t),
     .open = hosts_open,
     .close = hosts_close,
-    .all_gather = hosts_all_gather,
-    .any = hosts_any,
+    .all_gather = wefti_hosts_all_gather,
+    .any = wefti_hosts_any,
     .region_grow = hosts_region_grow,
     .region_commit = hosts_region_commit,
     .region_map = hosts_region_map,
     .check_peers = hosts_check_peers,
+    .check_all_peers = hosts_check_all_peers,
     .put = wefti_hosts_put,
     .signal = wefti_hosts_signal,
     .flush = wefti_hosts_flush,
@@ -388,5 +321,5 @@ const wefti_transport_ops_t wefti_transport_hosts = {
     .error_noted = wefti_hosts_error_noted,
     .refusal_changed = wefti_hosts_refusal_changed,
     .gave_up = wefti_hosts_gave_up,
-    .control_sent = hosts_control_sent,
+    .control_sent = wefti_hosts_control_sent,
 };

@@ -49,13 +49,18 @@ typedef struct wefti_hosts_peer {
     char suspicion[160];
 } wefti_hosts_peer_t;
 
+/* hosts_gather.c */
+typedef struct wefti_host_gather wefti_host_gather_t;
+
 typedef struct wefti_hosts {
     wefti_endpoint_t base;
     wefti_overlay_t *overlay;
     wefti_settings_t inner_settings;
-    uint32_t *local_of;        /* [world_size] the rank's number on this host, or FAR */
-    uint32_t *world_of;        /* [local count] */
-    wefti_hosts_peer_t *peers; /* [world_size] */
+    uint32_t *local_of;          /* [world_size] the rank's number on this host, or FAR */
+    uint32_t *world_of;          /* [local count] */
+    uint32_t *firsts;            /* [host_count] the first rank of each host */
+    wefti_host_gather_t *gather; /* all-gathers go by hosts; NULL: not yet, or hosts of one rank */
+    wefti_hosts_peer_t *peers;   /* [world_size] */
     wefti_hosts_driver_t drivers[WEFTI_HOSTS_DRIVERS];
     uint32_t driver_count;
     _Atomic uint8_t *via; /* [world_size] index of the driver that serves the peer */
@@ -89,7 +94,25 @@ wefti_endpoint_t *wefti_hosts_detach_inner(wefti_endpoint_t *endpoint);
 /* True when the list (WEFT_TRANSPORT) has the name, or is "auto". */
 bool wefti_hosts_allows(const wefti_settings_t *settings, const char *name);
 
-/* hosts_group.c: fills host_of, host_names, local_of, world_of; the rendezvous address of the ranks
+/* hosts.c: some ranks cannot go on together, and all learn why. Returns the status to return: a
+ * recorded reason says more than this rank's own. */
+weft_status_t wefti_hosts_end_world(wefti_endpoint_t *endpoint, weft_status_t status);
+
+/*
+ * hosts_gather.c: all-gathers of the world. begin: from the next one on, once all ranks of the host
+ * have joined, its ranks exchange their parts in shared memory and its first rank exchanges these
+ * with those of the other hosts. Functions of the transport.
+ */
+weft_status_t wefti_hosts_gather_begin(wefti_hosts_t *hosts);
+void wefti_hosts_gather_end(wefti_hosts_t *hosts);
+weft_status_t wefti_hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
+                                     void *recv);
+weft_status_t wefti_hosts_any(wefti_endpoint_t *endpoint, bool own, bool *out_any);
+bool wefti_hosts_control_sent(wefti_endpoint_t *endpoint, uint32_t number);
+
+/* hosts_group.c: the key of wefti_overlay_params_t. */
+weft_status_t wefti_hosts_key(const wefti_settings_t *settings, uint8_t key[WEFTI_HOST_KEY_BYTES]);
+/* Fills host_of, host_names, local_of, world_of; the rendezvous address of the ranks
  * of this host (64 bytes) and their number. Collective. */
 weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_t *out_local_count);
 

@@ -14,9 +14,9 @@
 
 /* A rank's report of its place. */
 typedef struct placement {
-    uint8_t key[32]; /* equal on ranks that share memory */
+    uint8_t key[WEFTI_HOST_KEY_BYTES];
     char name[64];
-    uint32_t shm; /* WEFT_TRANSPORT allows it */
+    int32_t status; /* this rank cannot take part */
     int32_t pid;
     uint64_t processes; /* equal on ranks that see each other's processes */
 } placement_t;
@@ -51,11 +51,14 @@ static unsigned long long namespace_of(const char *path)
  * Ranks share memory when they run under one kernel and user, in one network namespace (abstract
  * sockets) and in one namespace of processes, unless WEFT_HOST_ID says where they are.
  */
-static weft_status_t host_key(const wefti_hosts_t *hosts, uint8_t key[32])
+weft_status_t wefti_hosts_key(const wefti_settings_t *settings, uint8_t key[WEFTI_HOST_KEY_BYTES])
 {
-    const wefti_settings_t *settings = hosts->base.settings;
     char machine[64], text[384];
     wefti_digest_t digest;
+    memset(key, 0, WEFTI_HOST_KEY_BYTES);
+    if (!wefti_hosts_allows(settings, "shm")) {
+        return WEFT_OK;
+    }
     wefti_machine_key(machine, sizeof machine);
     int length = snprintf(text, sizeof text, "%s\nuser %u\nnet %llu\n", machine,
                           (unsigned)geteuid(), namespace_of("/proc/self/ns/net"));
@@ -65,9 +68,9 @@ static weft_status_t host_key(const wefti_hosts_t *hosts, uint8_t key[32])
         snprintf(text + length, sizeof text - (size_t)length, "pid %llu\n",
                  namespace_of("/proc/self/ns/pid"));
     }
-    weft_status_t status = wefti_digest_of(text, strlen(text), &digest);
-    memcpy(key, digest.bytes, 32);
-    return status;
+    WEFT_RETURN_IF_ERROR(wefti_digest_of(text, strlen(text), &digest));
+    memcpy(key, digest.bytes, WEFTI_HOST_KEY_BYTES);
+    return WEFT_OK;
 }
 
 static weft_status_t introduce(const wefti_hosts_t *hosts, placement_t *own)
@@ -84,8 +87,7 @@ static weft_status_t introduce(const wefti_hosts_t *hosts, placement_t *own)
     } else if (gethostname(own->name, sizeof own->name - 1) != 0 || own->name[0] == '\0') {
         snprintf(own->name, sizeof own->name, "%s", wefti_overlay_local_address(hosts->overlay));
     }
-    own->shm = wefti_hosts_allows(settings, "shm");
-    return host_key(hosts, own->key);
+    return wefti_hosts_key(settings, own->key);
 }
 
 /* Names come from peers and go into messages. */
@@ -100,54 +102,57 @@ static void clean_name(char name[64])
 }
 
 /* Hosts with the same name get numbers: "node", "node#2". */
-static void name_hosts(wefti_endpoint_t *endpoint, const placement_t *placements,
-                       const uint32_t *firsts)
+static weft_status_t name_hosts(wefti_endpoint_t *endpoint, const placement_t *placements,
+                                const uint32_t *firsts)
 {
-    for (uint32_t h = 0; h < endpoint->host_count; h++) {
-        const char *name = placements[firsts[h]].name;
-        uint32_t number = 1;
-        for (uint32_t earlier = 0; earlier < h; earlier++) {
-            number += strcmp(placements[firsts[earlier]].name, name) == 0;
-        }
-        if (number == 1) {
-            snprintf(endpoint->host_names[h], 64, "%s", name);
-        } else {
-            snprintf(endpoint->host_names[h], 64, "%.52s#%u", name, number);
+    const weft_allocator_t *allocator = endpoint->allocator;
+    uint32_t count = endpoint->host_count, names;
+    char(*host_names)[64] = wefti_alloc(allocator, count * sizeof *host_names);
+    uint32_t *name_of = wefti_alloc(allocator, 3 * count * sizeof *name_of);
+    weft_status_t status = WEFT_ERR_NO_MEMORY;
+    for (uint32_t h = 0; host_names != NULL && h < count; h++) {
+        memcpy(host_names[h], placements[firsts[h]].name, sizeof *host_names);
+        clean_name(host_names[h]);
+    }
+    if (host_names != NULL && name_of != NULL) {
+        status = wefti_number_keys(allocator, host_names, sizeof *host_names, sizeof *host_names,
+                                   count, name_of, name_of + count, &names);
+    }
+    for (uint32_t h = 0; status == WEFT_OK && h < count; h++) {
+        uint32_t number = ++name_of[2 * count + name_of[h]];
+        char *name = host_names[h];
+        if (number > 1) {
+            name[52] = '\0';
+            snprintf(name + strlen(name), 12, "#%u", number);
         }
     }
+    wefti_free(allocator, name_of);
+    endpoint->host_names = host_names;
+    return status;
 }
 
 /* Hosts are numbered by their first ranks. */
-static weft_status_t group_by_host(wefti_hosts_t *hosts, placement_t *placements)
+static weft_status_t group_by_host(wefti_hosts_t *hosts, const placement_t *placements)
 {
     wefti_endpoint_t *endpoint = &hosts->base;
-    uint32_t count = endpoint->world_size, host_count = 0;
-    uint32_t *firsts = wefti_alloc(endpoint->allocator, count * sizeof *firsts);
-    if (firsts == NULL) {
-        return WEFT_ERR_NO_MEMORY;
+    uint32_t count = endpoint->world_size;
+    hosts->firsts = wefti_alloc(endpoint->allocator, count * sizeof *hosts->firsts);
+    WEFT_RETURN_IF_NO_MEMORY(hosts->firsts != NULL);
+    WEFT_RETURN_IF_ERROR(wefti_number_keys(
+        endpoint->allocator, placements[0].key, sizeof *placements, WEFTI_HOST_KEY_BYTES, count,
+        endpoint->host_of, hosts->firsts, &endpoint->host_count));
+    return name_hosts(endpoint, placements, hosts->firsts);
+}
+
+/* A rank that cannot take part says so with its placement: its text is asked for afterwards. */
+static weft_status_t check_placements(wefti_hosts_t *hosts, const placement_t *placements,
+                                      weft_status_t own)
+{
+    bool any = false;
+    for (uint32_t r = 0; r < hosts->base.world_size; r++) {
+        any = any || placements[r].status < 0;
     }
-    for (uint32_t r = 0; r < count; r++) {
-        uint32_t h = 0;
-        while (h < host_count && !(placements[r].shm && placements[firsts[h]].shm &&
-                                   memcmp(placements[firsts[h]].key, placements[r].key, 32) == 0)) {
-            h++;
-        }
-        if (h == host_count) {
-            firsts[host_count++] = r;
-        }
-        endpoint->host_of[r] = h;
-    }
-    endpoint->host_count = host_count;
-    endpoint->host_names =
-        wefti_alloc(endpoint->allocator, host_count * sizeof *endpoint->host_names);
-    for (uint32_t r = 0; r < count; r++) {
-        clean_name(placements[r].name);
-    }
-    if (endpoint->host_names != NULL) {
-        name_hosts(endpoint, placements, firsts);
-    }
-    wefti_free(endpoint->allocator, firsts);
-    return endpoint->host_names != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY;
+    return any ? wefti_endpoint_agree(&hosts->base, own) : WEFT_OK;
 }
 
 static void watch_processes(wefti_hosts_t *hosts, const placement_t *placements)
@@ -193,13 +198,23 @@ weft_status_t wefti_hosts_group(wefti_hosts_t *hosts, char *out_address, uint32_
     placement_t own;
     placement_t *placements =
         wefti_alloc(endpoint->allocator, endpoint->world_size * sizeof *placements);
-    weft_status_t status = placements == NULL ? WEFT_ERR_NO_MEMORY : introduce(hosts, &own);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, status), done);
+    weft_status_t status;
+    if (placements == NULL) {
+        return wefti_hosts_end_world(endpoint, WEFT_ERR_NO_MEMORY);
+    }
+    status = introduce(hosts, &own);
+    own.status = status;
     WEFT_TRY(status, wefti_endpoint_all_gather(endpoint, &own, sizeof own, placements), done);
+    WEFT_TRY(status, check_placements(hosts, placements, (weft_status_t)own.status), done);
     watch_processes(hosts, placements);
-    WEFT_TRY(status, wefti_endpoint_agree(endpoint, group_by_host(hosts, placements)), done);
-    *out_local_count = number_locally(hosts);
-    WEFT_TRY(status, choose_address(hosts, out_address), done);
+    status = group_by_host(hosts, placements);
+    if (status == WEFT_OK) {
+        *out_local_count = number_locally(hosts);
+        status = choose_address(hosts, out_address);
+    }
+    if (status < 0) { /* without a vote: ranks go on with those of their hosts */
+        status = wefti_hosts_end_world(endpoint, status);
+    }
 done:
     wefti_free(endpoint->allocator, placements);
     return status;

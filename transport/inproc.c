@@ -300,5 +300,6 @@ const wefti_transport_ops_t wefti_transport_inproc = {
     .region_commit = inproc_region_commit,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,
+    .check_all_peers = wefti_mapped_all_alive,
     WEFTI_TRANSPORT_MAPPED,
 };

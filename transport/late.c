@@ -330,7 +330,12 @@ static bool is_secondary(const wefti_endpoint_t *endpoint, const wefti_wait_t *w
 void wefti_endpoint_report_late(wefti_endpoint_t *endpoint, const wefti_wait_t *wait,
                                 uint64_t waited_ns)
 {
+    wefti_wait_t known;
     endpoint = endpoint->host;
+    if (endpoint->outer != NULL && endpoint->outer->inner == endpoint) {
+        wait = wefti_waits_in_world(endpoint, wait, &known);
+        endpoint = endpoint->outer;
+    }
     if (endpoint->numbers != NULL || is_secondary(endpoint, wait) ||
         !wefti_endpoint_reports_late(endpoint, waited_ns)) {
         return; /* numbers: while ranks join, those that join report */

@@ -18,6 +18,8 @@ typedef struct gather_wait {
     uint32_t epoch;
     uint32_t kind; /* wefti_control_kind_t */
     uint64_t since_ns;
+    uint32_t arrived;  /* how many had come when poll looked last */
+    uint64_t moved_ns; /* when that changed */
 } gather_wait_t;
 
 static bool has_published(const wefti_endpoint_t *endpoint, uint32_t rank, uint32_t epoch)
@@ -34,6 +36,7 @@ static bool describe(void *user, wefti_wait_t *out)
     out->kind = WEFTI_WAIT_CONTROL;
     out->channel = WEFTI_WAIT_WORLD;
     out->number = wait->epoch;
+    out->waiter = endpoint->outer != NULL;
     out->since_ns = wait->since_ns;
     snprintf(out->text, sizeof out->text, "%s", wefti_control_name(wait->kind));
     for (uint32_t r = 0; r < endpoint->world_size && out->late_count < WEFTI_WAIT_RANKS; r++) {
@@ -44,12 +47,28 @@ static bool describe(void *user, wefti_wait_t *out)
     return out->late_count > 0;
 }
 
+/* The deadline counts from the last rank that came, here or, as far as is known, on another host. */
+static void note_moves(gather_wait_t *wait)
+{
+    const wefti_endpoint_t *endpoint = wait->endpoint;
+    uint32_t arrived = atomic_load_explicit(&endpoint->control[0]->arrived, memory_order_relaxed);
+    if (arrived != wait->arrived) {
+        wait->arrived = arrived;
+        wait->moved_ns = wefti_now_ns();
+    }
+    if (endpoint->gather_moved_ns != NULL) {
+        uint64_t far_ns = atomic_load_explicit(endpoint->gather_moved_ns, memory_order_relaxed);
+        wait->moved_ns = far_ns > wait->moved_ns ? far_ns : wait->moved_ns;
+    }
+}
+
 /* Whether a rank has left without its piece. */
 static weft_status_t poll_ranks(void *user)
 {
     gather_wait_t *wait = user;
     wefti_endpoint_t *endpoint = wait->endpoint;
     wefti_endpoint_meanwhile(endpoint);
+    note_moves(wait);
     if (!atomic_load_explicit(&endpoint->departed, memory_order_relaxed)) {
         return WEFT_OK;
     }
@@ -120,10 +139,13 @@ static weft_status_t publish_and_wait(wefti_endpoint_t *endpoint, uint32_t epoch
     if (wefti_signal_has_reached(&first->complete, epoch)) {
         return WEFT_OK;
     }
-    gather_wait_t wait = {endpoint, epoch, wefti_control_kind(), wefti_now_ns()};
-    return wefti_wait_signal_described(endpoint, &first->complete, epoch,
-                                       "all ranks in a control all-gather or barrier", poll_ranks,
-                                       describe, &wait);
+    gather_wait_t wait = {.endpoint = endpoint,
+                          .epoch = epoch,
+                          .kind = wefti_control_kind(),
+                          .since_ns = wefti_now_ns()};
+    return wefti_wait_signal_moving(endpoint, &first->complete, epoch,
+                                    "all ranks in a control all-gather or barrier", poll_ranks,
+                                    describe, &wait, &wait.moved_ns);
 }
 
 static wefti_mapped_control_t *mapped_of(const wefti_endpoint_t *endpoint, uint32_t rank)
@@ -186,6 +208,42 @@ weft_status_t wefti_mapped_any(wefti_endpoint_t *endpoint, bool own, bool *out_a
     uint32_t epoch = endpoint->gather_epoch;
     *out_any = atomic_load_explicit(&endpoint->control[0]->failed[epoch % 2],
                                     memory_order_relaxed) == epoch;
+    return end_world(endpoint, status);
+}
+
+/* Copies data from byte at on to the slots of all ranks, as far as it fits there, or back. */
+static void spread(wefti_endpoint_t *endpoint, uint32_t half, uint8_t *data, size_t at,
+                   size_t bytes, bool out)
+{
+    for (uint32_t r = 0; r < endpoint->world_size && at < bytes; r++, at += WEFTI_PIECE_BYTES) {
+        size_t piece = bytes - at < WEFTI_PIECE_BYTES ? bytes - at : WEFTI_PIECE_BYTES;
+        uint8_t *slot = mapped_of(endpoint, r)->pieces[half];
+        memcpy(out ? slot : data + at, out ? data + at : slot, piece);
+    }
+}
+
+/*
+ * Rank 0's bytes to all ranks, in the slots of all of them: as for an all-gather, no rank reads them
+ * any more when rank 0 has seen all ranks at the piece before.
+ */
+weft_status_t wefti_mapped_broadcast(wefti_endpoint_t *endpoint, uint8_t *data, size_t bytes)
+{
+    wefti_mapped_control_t *own = mapped_of(endpoint, endpoint->rank);
+    weft_status_t status;
+    size_t at = 0;
+    do {
+        uint32_t epoch = ++endpoint->gather_epoch, half = epoch % 2;
+        own->control.gather_bytes[half] = bytes;
+        own->control.gather_kind[half] = wefti_control_kind();
+        if (endpoint->rank == 0) {
+            spread(endpoint, half, data, at, bytes, true);
+        }
+        status = publish_and_wait(endpoint, epoch);
+        if (status == WEFT_OK && endpoint->rank != 0) {
+            spread(endpoint, half, data, at, bytes, false);
+        }
+        at += endpoint->world_size * WEFTI_PIECE_BYTES;
+    } while (status == WEFT_OK && at < bytes);
     return end_world(endpoint, status);
 }
 

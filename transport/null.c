@@ -54,5 +54,6 @@ const wefti_transport_ops_t wefti_transport_null = {
     .region_commit = null_region_commit,
     .region_map = wefti_region_map_unsupported,
     .check_peers = wefti_mapped_all_alive,
+    .check_all_peers = wefti_mapped_all_alive,
     WEFTI_TRANSPORT_MAPPED,
 };

@@ -402,13 +402,14 @@ static weft_status_t check_watched(wefti_endpoint_t *endpoint)
 
 /*
  * A process that ends is seen by those that watch it, as soon as one of them waits; if none does,
- * by any rank that waits, in its turn. That bounds both what a rank holds and what a look costs.
+ * by any rank that waits, in its turn, or when its deadline has come. That bounds both what a rank
+ * holds and what a look costs.
  */
-static weft_status_t check_in_turn(wefti_endpoint_t *endpoint)
+static weft_status_t check_in_turn(wefti_endpoint_t *endpoint, uint32_t most)
 {
     shm_endpoint_t *shm = (shm_endpoint_t *)endpoint;
     uint32_t count = endpoint->world_size;
-    uint32_t looks = count < LOOKS_IN_TURN ? count : LOOKS_IN_TURN;
+    uint32_t looks = count < most ? count : most;
     /* relaxed: it only spreads the looks of threads and calls */
     uint32_t turn = atomic_fetch_add_explicit(&shm->turn, looks, memory_order_relaxed);
     for (uint32_t i = 0; i < looks; i++) {
@@ -426,7 +427,13 @@ static weft_status_t check_in_turn(wefti_endpoint_t *endpoint)
 static weft_status_t shm_check_peers(wefti_endpoint_t *endpoint)
 {
     WEFT_RETURN_IF_ERROR(check_watched(endpoint));
-    return check_in_turn(endpoint);
+    return check_in_turn(endpoint, LOOKS_IN_TURN);
+}
+
+static weft_status_t shm_check_all_peers(wefti_endpoint_t *endpoint)
+{
+    WEFT_RETURN_IF_ERROR(check_watched(endpoint));
+    return check_in_turn(endpoint, endpoint->world_size);
 }
 
 /* ---- regions ---- */
@@ -507,5 +514,6 @@ const wefti_transport_ops_t wefti_transport_shm = {
     .region_commit = shm_region_commit,
     .region_map = shm_region_map,
     .check_peers = shm_check_peers,
+    .check_all_peers = shm_check_all_peers,
     WEFTI_TRANSPORT_MAPPED,
 };

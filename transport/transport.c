@@ -438,7 +438,8 @@ weft_status_t wefti_endpoint_interrupted(const wefti_endpoint_t *endpoint)
                       : wefti_interrupt_error(wefti_endpoint_number(endpoint, endpoint->rank));
 }
 
-weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
+static weft_status_t check_by(wefti_endpoint_t *endpoint,
+                              weft_status_t (*check_peers)(wefti_endpoint_t *endpoint))
 {
     if (!wefti_endpoint_owned(endpoint)) {
         return forked_error(endpoint);
@@ -449,13 +450,23 @@ weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
         return status;
     }
     status = wefti_interrupted(&endpoint->interrupt) ? wefti_endpoint_interrupted(endpoint)
-                                                     : endpoint->ops->check_peers(endpoint->host);
+                                                     : check_peers(endpoint->host);
     if (status < 0) {
         wefti_endpoint_abort(endpoint, status, weft_last_error());
         /* Another rank's finding may have come first: all report the same one. */
         status = wefti_fault_get(&own->abort);
     }
     return status;
+}
+
+weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint)
+{
+    return check_by(endpoint, endpoint->ops->check_peers);
+}
+
+weft_status_t wefti_endpoint_check_all(wefti_endpoint_t *endpoint)
+{
+    return check_by(endpoint, endpoint->ops->check_all_peers);
 }
 
 bool wefti_endpoint_has_left(const wefti_endpoint_t *endpoint, uint32_t rank)

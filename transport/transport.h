@@ -135,6 +135,8 @@ typedef struct wefti_transport_ops {
                                 void *address);
     /* WEFT_OK, or WEFT_ERR_PEER_DIED naming the rank; cheap enough for the slow part of a wait. */
     weft_status_t (*check_peers)(wefti_endpoint_t *endpoint);
+    /* The same of all ranks, also where check_peers looks at some of them in turn. */
+    weft_status_t (*check_all_peers)(wefti_endpoint_t *endpoint);
 
     /* What follows is WEFTI_TRANSPORT_MAPPED (endpoint.h) where the control blocks and regions of
      * all ranks are mapped. */
@@ -219,6 +221,8 @@ struct wefti_endpoint {
     void *verdicts;             /* scratch of wefti_endpoint_agree */
     const uint32_t *owner_word; /* a page of its own that reads 0 in a forked child */
     uint32_t gather_epoch;      /* all-gathers, or pieces of them, that this rank has begun */
+    /* One host's part: when an all-gather of the world was last known to go on; else NULL. */
+    const _Atomic uint64_t *gather_moved_ns;
     wefti_waits_hooks_t waits_hooks;
     wefti_own_circle_t circle;
     uint64_t world_key; /* of ranks that do not map each other's control blocks, else 0 */
@@ -458,6 +462,8 @@ bool wefti_endpoint_shrinks(const wefti_endpoint_t *endpoint);
 /* WEFT_OK; the abort record, adopted as this thread's message; or WEFT_ERR_PEER_DIED, or
  * WEFT_ERR_ABORTED when this rank is interrupted (which then abort). */
 weft_status_t wefti_endpoint_check(wefti_endpoint_t *endpoint);
+/* The same after a look at every rank: before a wait ends with its deadline. */
+weft_status_t wefti_endpoint_check_all(wefti_endpoint_t *endpoint);
 /* An error of a group of this rank: ranks that it leaves waiting elsewhere will report it. The
  * first one counts. */
 void wefti_endpoint_note_error(wefti_endpoint_t *endpoint, weft_status_t status, const char *text);
@@ -508,6 +514,11 @@ weft_status_t wefti_wait_signal_described(wefti_endpoint_t *endpoint, wefti_sign
                                           uint32_t target, const char *what,
                                           weft_status_t (*poll)(void *user), wefti_wait_fn describe,
                                           void *user);
+/* The same, with a deadline that counts from moved_ns, which poll sets, if that is later. */
+weft_status_t wefti_wait_signal_moving(wefti_endpoint_t *endpoint, wefti_signal_t *signal,
+                                       uint32_t target, const char *what,
+                                       weft_status_t (*poll)(void *user), wefti_wait_fn describe,
+                                       void *user, const uint64_t *moved_ns);
 /*
  * The same without looking at peers or for errors, for what this process posts: spins spin_ns,
  * yields, then sleeps. False when timeout_ns (UINT64_MAX: never) passed first. endpoint: makes its

@@ -41,8 +41,9 @@ typedef struct waiting {
     uint32_t target;
     const char *what;
     weft_status_t (*poll)(void *user);
-    wefti_wait_fn describe; /* NULL: nothing is known of it */
-    void *user;             /* of both */
+    wefti_wait_fn describe;   /* NULL: nothing is known of it */
+    void *user;               /* of both */
+    const uint64_t *moved_ns; /* when what is waited for last moved, as poll notes; or NULL */
 } waiting_t;
 
 /*
@@ -209,7 +210,8 @@ static weft_status_t look_around(const waiting_t *wait, uint64_t now, uint64_t d
     uint32_t owner = owner_of(endpoint, wait->signal);
     bool left = owner != endpoint->world_size && owner != endpoint->rank &&
                 wefti_endpoint_has_left(endpoint, owner);
-    weft_status_t status = wefti_endpoint_check(wait->endpoint);
+    weft_status_t status = now >= deadline ? wefti_endpoint_check_all(wait->endpoint)
+                                           : wefti_endpoint_check(wait->endpoint);
     if (status < 0) {
         return status;
     }
@@ -287,9 +289,17 @@ static weft_status_t post(waiting_t *wait, wefti_waiter_t *waiter, uint64_t now,
     return status;
 }
 
+static uint64_t deadline_since(const waiting_t *wait, uint64_t since_ns)
+{
+    uint64_t timeout = wait->endpoint->settings->timeout_ns;
+    if (wait->moved_ns != NULL && *wait->moved_ns > since_ns) {
+        since_ns = *wait->moved_ns;
+    }
+    return timeout == 0 || timeout > UINT64_MAX - since_ns ? UINT64_MAX : since_ns + timeout;
+}
+
 static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
 {
-    uint64_t deadline = wefti_endpoint_deadline(wait->endpoint);
     uint64_t slower = crowd(wait->endpoint);
     uint64_t slice_max = min_ns(POLL_SLICE_MAX_NS * slower, WEFTI_SLICE_NS);
     uint64_t slice = wait->poll != NULL ? min_ns(POLL_SLICE_MIN_NS * slower * slower, slice_max)
@@ -297,7 +307,7 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
     uint64_t next_check = 0, since = wefti_now_ns();
     weft_status_t status = WEFT_OK;
     for (;;) {
-        uint64_t now = wefti_now_ns();
+        uint64_t now = wefti_now_ns(), deadline = deadline_since(wait, since);
         if (now >= next_check || now >= deadline) {
             status = look_around(wait, now, deadline);
             if (status == WEFT_OK && now - since >= WEFTI_WAITS_AFTER_NS) {
@@ -315,7 +325,8 @@ static weft_status_t sleep_posted(waiting_t *wait, wefti_waiter_t *waiter)
         if (status != WEFT_OK) {
             return status;
         }
-        sleep_once(wait->endpoint, wait->signal, wait->target, min_ns(slice, deadline - now));
+        sleep_once(wait->endpoint, wait->signal, wait->target,
+                   deadline > now ? min_ns(slice, deadline - now) : 0);
         if (wait->poll != NULL) {
             slice = min_ns(slice * 2, slice_max);
         }
@@ -330,26 +341,40 @@ static weft_status_t sleep_until_reached(waiting_t *wait)
     return status;
 }
 
+static weft_status_t await(waiting_t *wait)
+{
+    if (!wefti_endpoint_owned(wait->endpoint)) {
+        return wefti_endpoint_check(wait->endpoint);
+    }
+    if (reached(wait)) {
+        return WEFT_OK;
+    }
+    weft_status_t status = poll_once(wait);
+    if (status == WEFT_OK) {
+        status = wait->endpoint->may_spin ? spin(wait) : WEFT_IN_PROGRESS;
+    }
+    if (status == WEFT_IN_PROGRESS) {
+        status = yield(wait);
+    }
+    return status == WEFT_IN_PROGRESS ? sleep_until_reached(wait) : status;
+}
+
 weft_status_t wefti_wait_signal_described(wefti_endpoint_t *endpoint, wefti_signal_t *signal,
                                           uint32_t target, const char *what,
                                           weft_status_t (*poll)(void *user),
                                           wefti_wait_fn describe_fn, void *user)
 {
-    if (!wefti_endpoint_owned(endpoint)) {
-        return wefti_endpoint_check(endpoint);
-    }
-    waiting_t wait = {endpoint, signal, target, what, poll, describe_fn, user};
-    if (reached(&wait)) {
-        return WEFT_OK;
-    }
-    weft_status_t status = poll_once(&wait);
-    if (status == WEFT_OK) {
-        status = endpoint->may_spin ? spin(&wait) : WEFT_IN_PROGRESS;
-    }
-    if (status == WEFT_IN_PROGRESS) {
-        status = yield(&wait);
-    }
-    return status == WEFT_IN_PROGRESS ? sleep_until_reached(&wait) : status;
+    waiting_t wait = {endpoint, signal, target, what, poll, describe_fn, user, NULL};
+    return await(&wait);
+}
+
+weft_status_t wefti_wait_signal_moving(wefti_endpoint_t *endpoint, wefti_signal_t *signal,
+                                       uint32_t target, const char *what,
+                                       weft_status_t (*poll)(void *user), wefti_wait_fn describe_fn,
+                                       void *user, const uint64_t *moved_ns)
+{
+    waiting_t wait = {endpoint, signal, target, what, poll, describe_fn, user, moved_ns};
+    return await(&wait);
 }
 
 weft_status_t wefti_wait_signal(wefti_endpoint_t *endpoint, wefti_signal_t *signal, uint32_t target,

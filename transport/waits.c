@@ -183,7 +183,9 @@ bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *
     const wefti_waits_hooks_t *hooks = &endpoint->waits_hooks;
     switch (wait->kind) {
     case WEFTI_WAIT_CONTROL:
-        return endpoint->ops->control_sent(endpoint->host, wait->number);
+        endpoint = wait->waiter != 0 ? endpoint->inner : endpoint->host;
+        return endpoint == NULL ||
+               endpoint->ops->control_sent((wefti_endpoint_t *)endpoint, wait->number);
     case WEFTI_WAIT_CALL:
     case WEFTI_WAIT_LEAVE:
     case WEFTI_WAIT_RECV:
@@ -204,16 +206,25 @@ static wefti_endpoint_t *world_of(wefti_endpoint_t *endpoint)
     return endpoint->outer != NULL ? endpoint->outer : endpoint;
 }
 
-/* The number of its all-gather means nothing in the world, so the wait is in no circle. */
+/* Numbers of all-gathers are its own. While its ranks join, a wait is in no circle. */
 static void to_world(const wefti_endpoint_t *part, wefti_wait_t *wait)
 {
     if (part->outer == NULL) {
         return;
     }
-    wait->kind = wait->kind == WEFTI_WAIT_LOCAL ? WEFTI_WAIT_LOCAL : WEFTI_WAIT_DATA;
+    bool known = wait->kind == WEFTI_WAIT_LOCAL || wait->kind == WEFTI_WAIT_CONTROL;
+    wait->kind = known ? wait->kind : WEFTI_WAIT_DATA;
     for (uint32_t i = 0; i < wait->late_count; i++) {
         wait->late[i] = wefti_endpoint_number(part, wait->late[i]);
     }
+}
+
+const wefti_wait_t *wefti_waits_in_world(const wefti_endpoint_t *part, const wefti_wait_t *wait,
+                                         wefti_wait_t *out)
+{
+    *out = *wait;
+    to_world(part, out);
+    return out;
 }
 
 /* ---- causes ---- */

@@ -133,7 +133,8 @@ typedef struct wefti_wait {
     uint32_t late_count; /* ranks that this rank waits for */
     uint32_t late[WEFTI_WAIT_RANKS]; /* the first of these ranks, in the world */
     uint64_t since_ns;               /* by the monotonic clock of the reader's host */
-    uint32_t waiter;                 /* this rank, RECV, SEND: in the group; STEP: in the world */
+    uint32_t waiter; /* this rank, RECV, SEND: in the group; STEP: in the world. CONTROL: 1 if the
+                      * all-gather is one of the ranks of a host, for one of the world */
     /* STEP: signals that late[i] has sent to it in the session. RECV, SEND: which of these the wait
      * for late[i] is. */
     uint32_t came[WEFTI_WAIT_RANKS];
@@ -187,6 +188,10 @@ uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti
  */
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
+
+/* The wait of a rank in its host's part of a world, with the world's numbers: out, which it fills. */
+const wefti_wait_t *wefti_waits_in_world(const wefti_endpoint_t *part, const wefti_wait_t *wait,
+                                         wefti_wait_t *out);
 
 /* This rank has waited for these ranks until its deadline, and does not any more. In a host's part
  * of a world, as in the next function, ranks have their numbers there. */

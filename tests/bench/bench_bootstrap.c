@@ -76,6 +76,13 @@ static bool await_flood(wefti_overlay_t *overlay, const told_t *told)
     return told->count == 1;
 }
 
+static bool gather(wefti_overlay_t *overlay, const void *own, size_t bytes, void *all)
+{
+    const wefti_gather_t gather = {
+        .send = own, .bytes = bytes, .recv = all, .timeout_ns = 30000000000ull};
+    return wefti_overlay_all_gather(overlay, &gather) == WEFT_OK;
+}
+
 static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *result)
 {
     wefti_settings_t settings;
@@ -97,9 +104,7 @@ static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *resu
     }
     result->open_ns = wefti_now_ns();
     uint64_t own[8] = {rank}, *all = calloc(size, sizeof own);
-    bool good = all != NULL &&
-                wefti_overlay_all_gather(overlay, 0, own, sizeof own, all,
-                                         wefti_now_ns() + 30000000000ull, NULL, NULL) == WEFT_OK;
+    bool good = all != NULL && gather(overlay, own, sizeof own, all);
     for (uint32_t r = 0; r < size && good; r++) {
         good = all[8 * r] == r;
     }
@@ -111,9 +116,7 @@ static bool run_rank(uint32_t rank, uint32_t size, uint16_t port, result_t *resu
     }
     result->flood_ns = wefti_now_ns();
     /* Whoever leaves takes the paths of the flood with it. */
-    good = wefti_overlay_all_gather(overlay, 0, own, 0, all, wefti_now_ns() + 30000000000ull, NULL,
-                                    NULL) == WEFT_OK &&
-           good;
+    good = gather(overlay, own, 0, all) && good;
     wefti_overlay_close(overlay, false);
     result->close_ns = wefti_now_ns();
     result->good = good;

@@ -30,11 +30,11 @@ static const wefti_greeting_t own = {.version = WEFTI_BOOTSTRAP_VERSION,
 
 static void begin(wefti_handshake_t *shake, int fd, bool initiator)
 {
-    static const wefti_endpoint_address_t address = {.count = 1};
+    static const wefti_application_t payload = {.address.count = 1};
     fuzz_check(wefti_handshake_init(shake, fd, initiator, &own, key, sizeof key, NULL) == WEFT_OK,
                "no handshake");
     if (initiator) {
-        wefti_handshake_set_payload(shake, &address);
+        wefti_handshake_set_payload(shake, &payload, sizeof payload);
     }
 }
 
@@ -131,11 +131,12 @@ static wefti_overlay_t *fresh_overlay(void)
     static wefti_seen_t seen[RANKS];
     static uint64_t ranks[3][(RANKS + 63) / 64];
     static wefti_overlay_link_t links[WEFTI_MESH_PEERS_MAX];
+    static const wefti_settings_t settings = {.timeout_ns = 1};
     static wefti_overlay_t overlay = {
         .rank = 1,
         .world_size = RANKS,
         .lock = PTHREAD_MUTEX_INITIALIZER,
-        .params = {.received = received, .left = left, .died = died, .answer = answer},
+        .params = {.settings = &settings, .received = received, .left = left, .died = died, .answer = answer},
         .links = links,
         .link_count = 2,
         .seen = seen,

@@ -122,13 +122,13 @@ static void *impostor_main(void *argument)
     impostor_t *impostor = argument;
     static const uint8_t secret[] = "a secret that tests have";
     wefti_greeting_t greeting = {impostor->version, WEFTI_PURPOSE_MEET, 1, 3, {0}, {0}};
-    wefti_endpoint_address_t address = {.count = 1, .addresses = {impostor->listens}};
+    const wefti_application_t own = {.address = {.count = 1, .addresses = {impostor->listens}}};
     wefti_handshake_t shake;
     wefti_frame_t frame;
     int fd = connect_plain(impostor->address, NULL);
     fcntl(fd, F_SETFL, O_NONBLOCK);
     wefti_handshake_init(&shake, fd, true, &greeting, secret, sizeof secret, NULL);
-    wefti_handshake_set_payload(&shake, &address);
+    wefti_handshake_set_payload(&shake, &own, sizeof own);
     while ((impostor->status = wefti_handshake_step(&shake)) == WEFT_AGAIN) {
         usleep(1000);
     }

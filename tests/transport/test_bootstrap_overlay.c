@@ -20,6 +20,18 @@
 
 /* ---- all-gather ---- */
 
+static weft_status_t gather(seat_t *seat, const void *send, size_t bytes, void *recv,
+                            uint32_t timeout_ms, weft_status_t (*check)(void *user), void *user)
+{
+    const wefti_gather_t params = {.send = send,
+                                   .bytes = bytes,
+                                   .recv = recv,
+                                   .timeout_ns = timeout_ms * 1000000ull,
+                                   .check = check,
+                                   .user = user};
+    return wefti_overlay_all_gather(seat->overlay, &params);
+}
+
 static int gather_some(seat_t *seat, void *user)
 {
     static const size_t sizes[] = {0, 1, 7, 64, 5000};
@@ -29,8 +41,7 @@ static int gather_some(seat_t *seat, void *user)
         size_t bytes = sizes[s];
         uint8_t *send = malloc(bytes + 1), *recv = malloc(n * bytes + 1);
         memset(send, (int)(seat->job.rank * 31 + s), bytes);
-        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, send, bytes, recv, soon(20), NULL,
-                                            NULL) == WEFT_OK);
+        SEAT_CHECK(gather(seat, send, bytes, recv, 60000, NULL, NULL) == WEFT_OK);
         for (size_t i = 0; i < n * bytes; i++) {
             SEAT_CHECK(recv[i] == (uint8_t)(i / bytes * 31 + s));
         }
@@ -53,8 +64,7 @@ static int gather_unequal(seat_t *seat, void *user)
 {
     uint8_t send[8] = {0}, recv[64];
     (void)user;
-    weft_status_t status = wefti_overlay_all_gather(
-        seat->overlay, 0, send, seat->job.rank == 1 ? 4 : 8, recv, soon(20), NULL, NULL);
+    weft_status_t status = gather(seat, send, seat->job.rank == 1 ? 4 : 8, recv, 60000, NULL, NULL);
     /* Not everybody sees it at once: those who do tell the others, which is the caller's part. */
     if (seat->job.rank <= 1) {
         SEAT_CHECK(status == WEFT_ERR_MISMATCH);
@@ -81,11 +91,10 @@ static int gather_alone(seat_t *seat, void *user)
     int looks = 0;
     (void)user;
     if (seat->job.rank == 0) {
-        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, send, 8, recv, soon(20), give_up,
+        SEAT_CHECK(gather(seat, send, 8, recv, 60000, give_up,
                                             &looks) == WEFT_ERR_ABORTED);
-        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, send, 8, recv,
-                                            wefti_now_ns() + 20000000, NULL,
-                                            NULL) == WEFT_ERR_TIMEOUT);
+        SEAT_CHECK(gather(seat, send, 8, recv,
+                                            20, NULL, NULL) == WEFT_ERR_TIMEOUT);
         SEAT_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
         wefti_overlay_flood(seat->overlay, 1, "go", 2);
     } else {
@@ -127,12 +136,11 @@ static int gather_before_abort(seat_t *seat, void *user)
     late_check_t *late = user;
     uint8_t send = (uint8_t)(seat->job.rank + 1), recv[2] = {0};
     if (seat->job.rank == 0) {
-        SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &send, 1, recv, soon(60),
-                                            fail_when_sent, late) == WEFT_OK);
+        SEAT_CHECK(gather(seat, &send, 1, recv, 60000, fail_when_sent, late) == WEFT_OK);
     } else {
         await_flag(&late->checking);
         weft_status_t status =
-            wefti_overlay_all_gather(seat->overlay, 0, &send, 1, recv, soon(60), NULL, NULL);
+            gather(seat, &send, 1, recv, 60000, NULL, NULL);
         atomic_store(&late->done, true);
         SEAT_CHECK(status == WEFT_OK);
     }
@@ -161,8 +169,7 @@ static int flood_all(seat_t *seat, void *user)
     }
     SEAT_CHECK(await_events(seat, 3 * (n - 1), 0, 0));
     uint8_t token = 0, tokens[64];
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &token, 1, tokens, soon(20), NULL,
-                                        NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, &token, 1, tokens, 60000, NULL, NULL) == WEFT_OK);
     wefti_overlay_progress(seat->overlay);
     SEAT_CHECK(seat->told == 3 * (n - 1)); /* each once, however it came */
     for (uint32_t r = 0; r < n; r++) {
@@ -339,8 +346,7 @@ static int die_or_learn(seat_t *seat, void *user)
 {
     uint8_t token = 0, tokens[64];
     (void)user;
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &token, 1, tokens, soon(20), NULL,
-                                        NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, &token, 1, tokens, 60000, NULL, NULL) == WEFT_OK);
     if (seat->job.rank == 5) {
         raise(SIGKILL);
     }
@@ -367,8 +373,7 @@ static int die_or_become_quiet(seat_t *seat, void *user)
 {
     int32_t pid = (int32_t)getpid(), pids[2];
     (void)user;
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &pid, sizeof pid, pids, soon(20), NULL,
-                                        NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, &pid, sizeof pid, pids, 60000, NULL, NULL) == WEFT_OK);
     if (seat->job.rank == 1) {
         pause();
     }
@@ -413,8 +418,7 @@ static int gather_and_flood(seat_t *seat, void *user)
     while (1u << steps < n) {
         steps++;
     }
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &own, sizeof own, all, soon(60), NULL,
-                                        NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, &own, sizeof own, all, 60000, NULL, NULL) == WEFT_OK);
     for (uint32_t r = 0; r < n; r++) {
         SEAT_CHECK(all[r] == r);
     }
@@ -424,7 +428,7 @@ static int gather_and_flood(seat_t *seat, void *user)
     } else {
         SEAT_CHECK(await_events(seat, 1, 0, 0));
     }
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, &own, 0, all, soon(60), NULL, NULL) ==
+    SEAT_CHECK(gather(seat, &own, 0, all, 60000, NULL, NULL) ==
                WEFT_OK);
     return 0;
 }
@@ -453,8 +457,8 @@ static int keep_key(seat_t *seat, void *user)
         memcpy(keys[turn], wefti_overlay_key(seat->overlay), 32);
     }
     uint8_t all[3][32];
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, wefti_overlay_key(seat->overlay), 32, all,
-                                        soon(20), NULL, NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, wefti_overlay_key(seat->overlay), 32, all,
+                                        60000, NULL, NULL) == WEFT_OK);
     SEAT_CHECK(memcmp(all[0], all[1], 32) == 0 && memcmp(all[0], all[2], 32) == 0);
     SEAT_CHECK(strcmp(wefti_overlay_local_address(seat->overlay), "127.0.0.1") == 0);
     pid_t child = fork();
@@ -465,7 +469,7 @@ static int keep_key(seat_t *seat, void *user)
     int result = 0;
     SEAT_CHECK(waitpid(child, &result, 0) == child && result == 0);
     /* The child's closing was no goodbye. */
-    SEAT_CHECK(wefti_overlay_all_gather(seat->overlay, 0, "", 0, all, soon(20), NULL, NULL) ==
+    SEAT_CHECK(gather(seat, "", 0, all, 60000, NULL, NULL) ==
                WEFT_OK);
     SEAT_CHECK(seat->died == 0);
     return 0;

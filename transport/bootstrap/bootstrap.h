@@ -13,6 +13,7 @@
 #ifndef WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 #define WEFT_TRANSPORT_BOOTSTRAP_BOOTSTRAP_H
 
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "runtime/base/interrupt.h"
@@ -57,12 +58,17 @@ void wefti_job_deinit(wefti_job_t *job);
 
 typedef struct wefti_overlay wefti_overlay_t;
 
+#define WEFTI_HOST_KEY_BYTES 32u
+
 typedef struct wefti_overlay_params {
     const wefti_job_t *job;
-    const wefti_settings_t *settings; /* connect_timeout_ns, link_timeout_ns, ifname; borrowed */
+    const wefti_settings_t *settings; /* timeouts, ifname; borrowed */
     const wefti_log_t *log;           /* borrowed */
     const weft_allocator_t *allocator;
     wefti_interrupter_t interrupt; /* of opening; not where a launcher's service waits */
+    /* Equal on ranks that share memory; zero: with no other rank. The first ranks of hosts have links
+     * among themselves. */
+    uint8_t host_key[WEFTI_HOST_KEY_BYTES];
     void *user;
     /* Called by the thread that makes progress, without locks held. received: each flood once. */
     void (*received)(void *user, uint32_t origin, uint32_t kind, const void *data, size_t bytes);
@@ -79,20 +85,50 @@ typedef struct wefti_overlay_params {
  * a rank that came twice; a wrong secret is an error on both sides. The same on all ranks. */
 weft_status_t wefti_overlay_open(const wefti_overlay_params_t *params,
                                  wefti_overlay_t **out_overlay);
+/*
+ * Numbers count keys of bytes bytes, stride bytes apart: equal ones alike, by the first of them. A
+ * key of zeros is equal to no other. firsts, [count], gets where each number was first.
+ */
+weft_status_t wefti_number_keys(const weft_allocator_t *allocator, const void *keys, size_t stride,
+                                size_t bytes, uint32_t count, uint32_t *out_numbers,
+                                uint32_t *out_firsts, uint32_t *out_count);
 /* [32] bytes that only ranks of this world have. */
 const uint8_t *wefti_overlay_key(const wefti_overlay_t *overlay);
 /* The address that the connection to rank 0 (or, on rank 0, its listening) goes by: "10.0.0.2". */
 const char *wefti_overlay_local_address(const wefti_overlay_t *overlay);
 /* Where other ranks reach this one (transport/socket/address.h); the ports are closed by now. */
 const struct wefti_endpoint_address *wefti_overlay_address(const wefti_overlay_t *overlay);
+/* Who takes part in an all-gather. */
+typedef struct wefti_members {
+    uint32_t count, own;    /* own: this rank's number among them */
+    const uint32_t *ranks;  /* [count] all ranks, or the first ranks of all hosts */
+    const uint32_t *starts; /* [count + 1] member i has blocks starts[i] to starts[i + 1] of the
+                             * result; NULL: block i */
+} wefti_members_t;
+typedef struct wefti_gather {
+    const wefti_members_t *members; /* NULL: all ranks */
+    uint32_t kind;
+    const void *send; /* this member's blocks */
+    size_t bytes;     /* of a block */
+    void *recv;       /* all blocks, in the order of members */
+    /* Counts anew whenever the all-gather goes on, here or, as far as is known, elsewhere;
+     * UINT64_MAX: no limit. */
+    uint64_t timeout_ns;
+    weft_status_t (*check)(void *user); /* called now and then; may be NULL. Its error ends the
+                                         * wait; WEFT_IN_PROGRESS: it is to be called soon */
+    void *user;
+} wefti_gather_t;
 /*
- * Collective; bytes and kind equal on all ranks (WEFT_ERR_MISMATCH otherwise). Waits with check(user) now
- * and then, whose error ends it (WEFT_IN_PROGRESS: it is to be called again soon). ceil(log2 n)
- * messages.
+ * Collective; members, bytes and kind equal on all members (WEFT_ERR_MISMATCH otherwise). The calls
+ * of a member are those of all members until other members have one, and from then on those of
+ * these. ceil(log2 n) messages for n members.
  */
-weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, uint32_t kind, const void *send,
-                                       size_t bytes, void *recv, uint64_t deadline_ns,
-                                       weft_status_t (*check)(void *user), void *user);
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const wefti_gather_t *gather);
+/* An all-gather of ranks of a host goes on. Other ranks learn about it, at most once per
+ * WEFT_TIMEOUT / 16. Any thread. */
+void wefti_overlay_gather_moves(wefti_overlay_t *overlay);
+/* When one has, on any rank, as far as is known; by the monotonic clock. */
+const _Atomic uint64_t *wefti_overlay_moved(const wefti_overlay_t *overlay);
 /* A thread waits in an all-gather: for the part of *out_rank with *out_position, which numbers the
  * parts that a rank sends. Any thread. */
 bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,

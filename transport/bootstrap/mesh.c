@@ -19,37 +19,41 @@
 /* All peers listen before they are in the table: one that refuses is not tried for longer. */
 #define REFUSED_NS (3 * SECOND_NS)
 #define PENDING_MAX 64u
+#define BACKLOG (int)(WEFTI_MESH_PEERS_MAX + PENDING_MAX)
 
-uint32_t wefti_mesh_neighbours(uint32_t rank, uint32_t world_size, uint32_t *out_ranks)
+uint32_t wefti_mesh_neighbours(const uint32_t *members, uint32_t member_count, uint32_t own,
+                               uint32_t *ranks, uint32_t count)
 {
-    uint32_t count = 0;
-    for (uint32_t distance = 1; distance < world_size; distance *= 2) {
-        const uint32_t both[2] = {(rank + distance) % world_size,
-                                  (rank + world_size - distance) % world_size};
+    for (uint32_t distance = 1; distance < member_count; distance *= 2) {
+        const uint32_t both[2] = {(own + distance) % member_count,
+                                  (own + member_count - distance) % member_count};
         for (int side = 0; side < 2; side++) {
+            uint32_t rank = members != NULL ? members[both[side]] : both[side];
             bool known = false;
             for (uint32_t i = 0; i < count; i++) {
-                known = known || out_ranks[i] == both[side];
+                known = known || ranks[i] == rank;
             }
             if (!known) {
-                out_ranks[count++] = both[side];
+                ranks[count++] = rank;
             }
         }
     }
     return count;
 }
 
-static weft_status_t add_peers(wefti_mesh_t *mesh)
+static weft_status_t add_peers(wefti_mesh_t *mesh, const uint32_t *ranks,
+                               const wefti_endpoint_address_t *addresses, uint32_t count)
 {
     const wefti_job_t *job = mesh->params->job;
-    uint32_t ranks[WEFTI_MESH_PEERS_MAX];
-    uint32_t count = wefti_mesh_neighbours(job->rank, job->world_size, ranks);
     mesh->peers = wefti_alloc(mesh->params->allocator, count * sizeof *mesh->peers);
     WEFT_RETURN_IF_NO_MEMORY(mesh->peers != NULL);
     mesh->peer_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        mesh->peers[i] = (wefti_mesh_peer_t){
-            .rank = ranks[i], .connects = job->rank < ranks[i], .shake.wire.fd = -1, .wire.fd = -1};
+        mesh->peers[i] = (wefti_mesh_peer_t){.rank = ranks[i],
+                                             .address = addresses[i],
+                                             .connects = job->rank < ranks[i],
+                                             .shake.wire.fd = -1,
+                                             .wire.fd = -1};
     }
     return WEFT_OK;
 }
@@ -62,22 +66,19 @@ weft_status_t wefti_mesh_listen(wefti_mesh_t *mesh, const wefti_overlay_params_t
     if (mesh->epoll_fd < 0) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "epoll_create1 failed");
     }
-    WEFT_RETURN_IF_ERROR(add_peers(mesh));
-    weft_status_t status =
-        wefti_address_listen(at, 0, (int)(2 * mesh->peer_count + 64), &mesh->listener, out_bound);
+    weft_status_t status = wefti_address_listen(at, 0, BACKLOG, &mesh->listener, out_bound);
     return status == WEFT_AGAIN ? wefti_error(WEFT_ERR_SYSTEM, "no free TCP port to listen on")
                                 : status;
 }
 
-weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key,
-                               const wefti_endpoint_address_t *addresses, uint64_t deadline_ns)
+weft_status_t wefti_mesh_begin(wefti_mesh_t *mesh, const uint8_t *key, const uint32_t *ranks,
+                               const wefti_endpoint_address_t *addresses, uint32_t count,
+                               uint64_t deadline_ns)
 {
+    WEFT_RETURN_IF_ERROR(add_peers(mesh, ranks, addresses, count));
     memcpy(mesh->key, key, sizeof mesh->key);
     mesh->began_ns = wefti_now_ns();
     mesh->deadline_ns = deadline_ns;
-    for (uint32_t i = 0; i < mesh->peer_count; i++) {
-        mesh->peers[i].address = addresses[i];
-    }
     mesh->acceptor = (wefti_acceptor_t){
         .listener = mesh->listener,
         .epoll_fd = mesh->epoll_fd,

@@ -133,7 +133,7 @@ static weft_status_t check_params(const wefti_overlay_params_t *params)
 {
     const wefti_job_t *job = params->job;
     if (job->world_size < 2 || job->rank >= job->world_size ||
-        job->world_size > 1u << (WEFTI_MESH_PEERS_MAX / 2 - 1)) {
+        job->world_size > WEFTI_MESH_RANKS_MAX) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "invalid rank %u for world size %u",
                            job->rank, job->world_size);
     }
@@ -325,6 +325,9 @@ static bool receive_frame(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
         case WEFTI_GONE:
         case WEFTI_BYE:
             status = wefti_overlay_receive_gone(overlay, link, &frame);
+            break;
+        case WEFTI_MOVED:
+            status = wefti_overlay_receive_moved(overlay, link, &frame);
             break;
         case WEFTI_REPLY:
             status = wefti_overlay_receive_answer(overlay, &frame);

@@ -104,6 +104,8 @@ struct wefti_overlay {
     bool gather_waits;                     /* for a parcel; also after it gave up */
     uint32_t gather_peer, gather_position; /* whose, and which */
     uint32_t gather_sent;                  /* the position of the last parcel that was sent */
+    _Atomic uint64_t moved_ns;             /* when some all-gather last went on */
+    uint64_t moved_sent_ns;                /* the last time that neighbours know of */
     /* overlay_ask.c */
     int ask_fd; /* listens; -1: no */
     wefti_asker_t askers[WEFTI_ASKERS];
@@ -136,6 +138,8 @@ weft_status_t wefti_overlay_receive_gone(wefti_overlay_t *overlay, wefti_overlay
                                          const wefti_frame_t *frame);
 weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
                                            const wefti_frame_t *frame);
+weft_status_t wefti_overlay_receive_moved(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                          const wefti_frame_t *frame);
 /* A link broke without a goodbye. True: its rank was not known to be dead or gone. */
 bool wefti_overlay_lost(wefti_overlay_t *overlay, wefti_overlay_link_t *link,
                         wefti_event_t *out_event);

@@ -25,6 +25,63 @@ typedef struct parcel_head {
 } parcel_head_t;
 _Static_assert(sizeof(parcel_head_t) == 24, "parcels travel");
 
+/* ---- time ---- */
+
+/* From one message about it to the next: many hops of it are less than the time-out. */
+static uint64_t quantum_ns(const wefti_overlay_t *overlay)
+{
+    return overlay->params.settings->timeout_ns / 16;
+}
+
+/* An all-gather went on at this time. Whoever hears of it later than of another such time by less
+ * than the quantum keeps it: the messages of one quantum reach each rank once. Under the lock. */
+static void moved(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, uint64_t at_ns)
+{
+    uint64_t quantum = quantum_ns(overlay), now = wefti_now_ns();
+    /* relaxed: only this section writes */
+    if (at_ns > atomic_load_explicit(&overlay->moved_ns, memory_order_relaxed)) {
+        atomic_store_explicit(&overlay->moved_ns, at_ns, memory_order_relaxed);
+    }
+    if (quantum == 0 || at_ns < overlay->moved_sent_ns + quantum) {
+        return;
+    }
+    const uint64_t age_ns = now > at_ns ? now - at_ns : 0;
+    bool first = overlay->moved_sent_ns == 0; /* nothing has waited for long yet */
+    overlay->moved_sent_ns = at_ns;
+    for (uint32_t i = 0; i < overlay->link_count && !first; i++) {
+        if (&overlay->links[i] != from) {
+            wefti_overlay_send(overlay, &overlay->links[i], WEFTI_MOVED, &age_ns, sizeof age_ns,
+                               NULL, 0);
+        }
+    }
+}
+
+weft_status_t wefti_overlay_receive_moved(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
+                                          const wefti_frame_t *frame)
+{
+    uint64_t age_ns, now = wefti_now_ns();
+    if (frame->bytes != sizeof age_ns) {
+        return WEFT_ERR_FORMAT;
+    }
+    memcpy(&age_ns, frame->body, sizeof age_ns);
+    moved(overlay, from, age_ns < now ? now - age_ns : 1);
+    return WEFT_OK;
+}
+
+void wefti_overlay_gather_moves(wefti_overlay_t *overlay)
+{
+    pthread_mutex_lock(&overlay->lock);
+    moved(overlay, NULL, wefti_now_ns());
+    pthread_mutex_unlock(&overlay->lock);
+}
+
+const _Atomic uint64_t *wefti_overlay_moved(const wefti_overlay_t *overlay)
+{
+    return &overlay->moved_ns;
+}
+
+/* ---- parcels ---- */
+
 /* Parcels of one rank, in the order in which it sends them. */
 #define STEPS 16u /* in an all-gather, at most */
 static uint32_t position_of(uint32_t sequence, uint32_t step)
@@ -62,6 +119,7 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
                                .bytes = bytes};
     memcpy(parcel->data, frame->body + sizeof head, bytes);
     from->parcels = parcel;
+    moved(overlay, NULL, wefti_now_ns());
     if (overlay->gather_waits) {
         (void)eventfd_write(overlay->wake_fd, 1); /* the counter does not overflow */
     }
@@ -93,12 +151,19 @@ static wefti_parcel_t *find_parcel(wefti_overlay_link_t *link, uint32_t sequence
 
 typedef struct gather {
     wefti_overlay_t *overlay;
-    uint32_t sequence, kind;
-    size_t bytes;
-    uint64_t deadline_ns;
-    weft_status_t (*check)(void *user);
-    void *user;
+    const wefti_gather_t *params;
+    uint32_t sequence;
+    uint64_t began_ns;
 } gather_t;
+
+static uint64_t deadline_of(const gather_t *gather)
+{
+    /* relaxed: a time and no more */
+    uint64_t moved_ns = atomic_load_explicit(&gather->overlay->moved_ns, memory_order_relaxed);
+    uint64_t from = moved_ns > gather->began_ns ? moved_ns : gather->began_ns;
+    uint64_t timeout = gather->params->timeout_ns;
+    return timeout > UINT64_MAX - from ? UINT64_MAX : from + timeout;
+}
 
 static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *link, uint32_t step,
                                   wefti_parcel_t **out_parcel)
@@ -121,7 +186,9 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
         if (status < 0) {
             return status;
         }
-        status = waits && gather->check != NULL ? gather->check(gather->user) : WEFT_OK;
+        status = waits && gather->params->check != NULL
+                     ? gather->params->check(gather->params->user)
+                     : WEFT_OK;
         if (status < 0) {
             continue; /* a peer may have sent its parcel, gone on, and failed in a later call */
         }
@@ -129,7 +196,7 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
             return wefti_error(WEFT_ERR_PEER_DIED, "rank %u %s while rank %u was waiting for it",
                                link->rank, left ? "left" : "died", overlay->rank);
         }
-        if (wefti_now_ns() >= gather->deadline_ns) {
+        if (wefti_now_ns() >= deadline_of(gather)) {
             return wefti_error(WEFT_ERR_TIMEOUT, "rank %u: timed out waiting for rank %u",
                                overlay->rank, link->rank);
         }
@@ -147,11 +214,11 @@ static weft_status_t await_parcel(const gather_t *gather, wefti_overlay_link_t *
 /* The higher rank first, so that both sides report the same text. */
 static weft_status_t mismatch(const gather_t *gather, uint32_t peer, uint32_t kind)
 {
-    uint32_t own = gather->overlay->rank;
+    uint32_t own = gather->overlay->rank, own_kind = gather->params->kind;
     bool high = peer > own;
     return wefti_error(WEFT_ERR_MISMATCH, "rank %u called %s, rank %u called %s", high ? peer : own,
-                       wefti_control_name(high ? kind : gather->kind), high ? own : peer,
-                       wefti_control_name(high ? gather->kind : kind));
+                       wefti_control_name(high ? kind : own_kind), high ? own : peer,
+                       wefti_control_name(high ? own_kind : kind));
 }
 
 bool wefti_overlay_gather_waits(wefti_overlay_t *overlay, uint32_t *out_rank,
@@ -179,76 +246,109 @@ bool wefti_overlay_gather_sent(wefti_overlay_t *overlay, uint32_t position)
     return sent;
 }
 
-static weft_status_t run_steps(const gather_t *gather, uint8_t *blocks)
+/* Members of an all-gather of all ranks. */
+static uint32_t rank_of(const wefti_members_t *members, uint32_t member)
+{
+    return members->ranks != NULL ? members->ranks[member] : member;
+}
+
+/* Before a member's blocks; of no member: of all. */
+static size_t blocks_before(const wefti_members_t *members, uint32_t member)
+{
+    return members->starts != NULL ? members->starts[member] : member;
+}
+
+/* Of count members from first on, around the end. */
+static size_t blocks_of(const wefti_members_t *members, uint32_t first, uint32_t count)
+{
+    uint32_t last = first + count;
+    size_t before = blocks_before(members, first);
+    return last <= members->count ? blocks_before(members, last) - before
+                                  : blocks_before(members, members->count) - before +
+                                        blocks_before(members, last - members->count);
+}
+
+/* Takes what member from sent: expected blocks. */
+static weft_status_t take_parcel(const gather_t *gather, const wefti_overlay_link_t *from,
+                                 const wefti_parcel_t *parcel, uint8_t *to, size_t expected)
+{
+    size_t bytes = gather->params->bytes;
+    if (parcel->kind != gather->params->kind) {
+        return mismatch(gather, from->rank, parcel->kind);
+    }
+    if (parcel->block_bytes != bytes || parcel->bytes != expected * bytes) {
+        return wefti_error(WEFT_ERR_MISMATCH,
+                           "control all-gather: size mismatch: rank %u has %zu bytes per rank, "
+                           "rank %u has %llu",
+                           gather->overlay->rank, bytes, from->rank,
+                           (unsigned long long)parcel->block_bytes);
+    }
+    memcpy(to, parcel->data, parcel->bytes);
+    return WEFT_OK;
+}
+
+static weft_status_t run_steps(const gather_t *gather, const wefti_members_t *members,
+                               uint8_t *blocks)
 {
     wefti_overlay_t *overlay = gather->overlay;
-    uint32_t n = overlay->world_size, step = 0;
+    const wefti_gather_t *params = gather->params;
+    uint32_t n = members->count, own = members->own, step = 0;
     for (uint32_t have = 1; have < n; have *= 2, step++) {
         uint32_t more = have < n - have ? have : n - have;
-        wefti_overlay_link_t *to = link_to(overlay, (overlay->rank + n - have) % n);
-        wefti_overlay_link_t *from = link_to(overlay, (overlay->rank + have) % n);
-        const parcel_head_t head = {gather->sequence, step, gather->kind, 0, gather->bytes};
+        wefti_overlay_link_t *to = link_to(overlay, rank_of(members, (own + n - have) % n));
+        wefti_overlay_link_t *from = link_to(overlay, rank_of(members, (own + have) % n));
+        const parcel_head_t head = {gather->sequence, step, params->kind, 0, params->bytes};
         wefti_parcel_t *parcel = NULL;
+        if (to == NULL || from == NULL) { /* rank 0 and this rank count hosts differently */
+            return wefti_error(WEFT_ERR_INTERNAL, "rank %u has no link to rank %u", overlay->rank,
+                               rank_of(members, (own + (to == NULL ? n - have : have)) % n));
+        }
         pthread_mutex_lock(&overlay->lock);
         wefti_overlay_send(overlay, to, WEFTI_GATHER, &head, sizeof head, blocks,
-                           more * gather->bytes);
+                           blocks_of(members, own, more) * params->bytes);
         overlay->gather_sent = position_of(gather->sequence, step);
         pthread_mutex_unlock(&overlay->lock);
-        weft_status_t status = await_parcel(gather, from, step, &parcel);
-        if (status < 0) {
-            return status;
-        }
-        uint64_t theirs = parcel->block_bytes;
-        if (parcel->kind != gather->kind) {
-            status = mismatch(gather, from->rank, parcel->kind);
-        } else if (theirs == gather->bytes && parcel->bytes == more * gather->bytes) {
-            memcpy(blocks + have * gather->bytes, parcel->data, parcel->bytes);
-        } else {
-            status =
-                wefti_error(WEFT_ERR_MISMATCH,
-                            "control all-gather: size mismatch: rank %u has %zu bytes per rank, "
-                            "rank %u has %llu",
-                            overlay->rank, gather->bytes, from->rank, (unsigned long long)theirs);
-        }
+        WEFT_RETURN_IF_ERROR(await_parcel(gather, from, step, &parcel));
+        weft_status_t status = take_parcel(gather, from, parcel,
+                                           blocks + blocks_of(members, own, have) * params->bytes,
+                                           blocks_of(members, (own + have) % n, more));
         wefti_free(overlay->params.allocator, parcel);
-        if (status < 0) {
-            return status;
-        }
+        WEFT_RETURN_IF_ERROR(status);
     }
     return WEFT_OK;
 }
 
-weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, uint32_t kind, const void *send,
-                                       size_t bytes, void *recv, uint64_t deadline_ns,
-                                       weft_status_t (*check)(void *user), void *user)
+weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const wefti_gather_t *params)
 {
-    uint32_t n = overlay->world_size, rank = overlay->rank;
-    size_t total;
-    if (__builtin_mul_overflow(bytes, (size_t)n, &total) || total > (size_t)1 << 31) {
+    const wefti_members_t everyone = {.count = overlay->world_size, .own = overlay->rank};
+    const wefti_members_t *members = params->members != NULL ? params->members : &everyone;
+    size_t before = blocks_before(members, members->own), bytes = params->bytes;
+    size_t all = blocks_before(members, members->count), total;
+    if (__builtin_mul_overflow(bytes, all, &total) || total > (size_t)1 << 31) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
                            "control all-gather: %zu bytes from each of %u ranks exceed 2 GiB",
-                           bytes, n);
+                           bytes, overlay->world_size);
     }
-    const gather_t gather = {overlay, ++overlay->gather_sequence, kind, bytes, deadline_ns, check,
-                             user};
-    /* Blocks from this rank's on; turned to their places at the end. */
+    const gather_t gather = {overlay, params, ++overlay->gather_sequence, wefti_now_ns()};
+    wefti_overlay_gather_moves(overlay);
+    /* Blocks from this member's on; turned to their places at the end. */
     uint8_t *blocks = wefti_alloc(overlay->params.allocator, total > 0 ? total : 1);
     if (blocks == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     if (bytes > 0) {
-        memcpy(blocks, send, bytes);
+        memcpy(blocks, params->send, blocks_of(members, members->own, 1) * bytes);
     }
-    weft_status_t status = run_steps(&gather, blocks);
+    weft_status_t status = run_steps(&gather, members, blocks);
     if (status == WEFT_OK) { /* else others still look for the causes */
         pthread_mutex_lock(&overlay->lock);
         overlay->gather_waits = false;
         pthread_mutex_unlock(&overlay->lock);
     }
     if (status == WEFT_OK && bytes > 0) {
-        uint8_t *out = recv;
-        memcpy(out + rank * bytes, blocks, (n - rank) * bytes);
-        memcpy(out, blocks + (n - rank) * bytes, rank * bytes);
+        uint8_t *out = params->recv;
+        memcpy(out + before * bytes, blocks, (all - before) * bytes);
+        memcpy(out, blocks + (all - before) * bytes, before * bytes);
     }
     wefti_free(overlay->params.allocator, blocks);
     return status;

@@ -85,16 +85,16 @@ uint64_t wefti_connect_least_ns(const wefti_settings_t *settings)
                                                                      : part;
 }
 
-weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const uint8_t *seed,
+weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const wefti_table_t *table,
                                        const wefti_endpoint_address_t *addresses)
 {
     wefti_digest_t key;
     uint64_t least = wefti_now_ns() + wefti_connect_least_ns(rendezvous->params->settings);
     weft_status_t status = wefti_hmac(rendezvous->place.secret, rendezvous->place.secret_bytes,
-                                      "weft world", seed, 32, &key);
+                                      "weft world", table->seed, sizeof table->seed, &key);
     if (status == WEFT_OK) {
         status =
-            wefti_mesh_begin(&rendezvous->mesh, key.bytes, addresses,
+            wefti_mesh_begin(&rendezvous->mesh, key.bytes, table->ranks, addresses, table->count,
                              rendezvous->deadline_ns > least ? rendezvous->deadline_ns : least);
     }
     wefti_forget(&key, sizeof key);

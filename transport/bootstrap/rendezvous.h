@@ -74,9 +74,18 @@ wefti_verdict_t wefti_verdict_of(weft_status_t status);
 /* The verdict as this thread's error; from rank 0 also WEFT_AGAIN. */
 weft_status_t wefti_verdict_adopt(const wefti_frame_t *frame, uint32_t from);
 
-/* Body of TABLE; the endpoint addresses of wefti_mesh_neighbours follow. */
+/* What a joining rank sends with its proof. */
+typedef struct wefti_application {
+    wefti_endpoint_address_t address;
+    uint8_t host_key[WEFTI_HOST_KEY_BYTES]; /* as in wefti_overlay_params_t */
+} wefti_application_t;
+_Static_assert(sizeof(wefti_application_t) <= WEFTI_PAYLOAD_MAX, "sent with proofs");
+
+/* Body of TABLE; the endpoint addresses of the neighbours follow. */
 typedef struct wefti_table {
     uint8_t seed[32]; /* of the world's key */
+    uint32_t count;
+    uint32_t ranks[WEFTI_MESH_PEERS_MAX]; /* the neighbours */
 } wefti_table_t;
 
 typedef struct wefti_rendezvous {
@@ -97,7 +106,7 @@ weft_status_t wefti_rendezvous_try(wefti_rendezvous_t *rendezvous);
 weft_status_t wefti_rendezvous_listen(wefti_rendezvous_t *rendezvous, const wefti_address_t *local,
                                       wefti_endpoint_address_t *out_address);
 /* Starts the mesh's connecting; the world's key follows from the seed. */
-weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const uint8_t *seed,
+weft_status_t wefti_rendezvous_connect(wefti_rendezvous_t *rendezvous, const wefti_table_t *table,
                                        const wefti_endpoint_address_t *addresses);
 
 #endif

@@ -69,13 +69,14 @@ static weft_status_t try_later(joining_t *joining, const wefti_address_t *at, co
 /* The proof has this rank's endpoint address, which depends on the address that reached rank 0. */
 static weft_status_t listen_for_peers(joining_t *joining)
 {
-    wefti_endpoint_address_t address;
+    wefti_application_t own;
     wefti_address_t local;
     if (!wefti_address_local(joining->shake.wire.fd, &local)) {
         return wefti_error_errno(WEFT_ERR_SYSTEM, errno, "getsockname failed");
     }
-    WEFT_RETURN_IF_ERROR(wefti_rendezvous_listen(joining->rendezvous, &local, &address));
-    wefti_handshake_set_payload(&joining->shake, &address);
+    WEFT_RETURN_IF_ERROR(wefti_rendezvous_listen(joining->rendezvous, &local, &own.address));
+    memcpy(own.host_key, joining->rendezvous->params->host_key, sizeof own.host_key);
+    wefti_handshake_set_payload(&joining->shake, &own, sizeof own);
     return WEFT_OK;
 }
 
@@ -115,18 +116,22 @@ static weft_status_t authenticate(joining_t *joining, const wefti_address_t *at)
 static weft_status_t receive_table(joining_t *joining, const wefti_frame_t *frame)
 {
     const wefti_mesh_t *mesh = &joining->rendezvous->mesh;
-    wefti_table_t table;
+    wefti_table_t table = {.count = 0};
     wefti_endpoint_address_t addresses[WEFTI_MESH_PEERS_MAX];
-    size_t bytes = mesh->peer_count * sizeof addresses[0];
-    bool valid = frame->bytes == sizeof table + bytes && mesh->began_ns == 0;
-    if (valid) {
+    if (frame->bytes >= sizeof table && mesh->began_ns == 0) {
         memcpy(&table, frame->body, sizeof table);
+    }
+    size_t bytes = table.count * sizeof addresses[0];
+    bool valid = table.count > 0 && table.count <= WEFTI_MESH_PEERS_MAX &&
+                 frame->bytes == sizeof table + bytes;
+    if (valid) {
         memcpy(addresses, frame->body + sizeof table, bytes);
     }
-    for (uint32_t i = 0; valid && i < mesh->peer_count; i++) {
-        valid = wefti_endpoint_address_valid(&addresses[i]);
+    for (uint32_t i = 0; valid && i < table.count; i++) {
+        valid = wefti_endpoint_address_valid(&addresses[i]) &&
+                table.ranks[i] < joining->job->world_size && table.ranks[i] != joining->job->rank;
     }
-    return valid ? wefti_rendezvous_connect(joining->rendezvous, table.seed, addresses)
+    return valid ? wefti_rendezvous_connect(joining->rendezvous, &table, addresses)
                  : wefti_error(WEFT_ERR_FORMAT, "malformed message from rank 0: address table");
 }
 

@@ -30,7 +30,7 @@
 typedef struct joined {
     wefti_wire_t wire; /* closed: the rank has not joined */
     wefti_address_t from;
-    wefti_endpoint_address_t address;
+    wefti_application_t own;
     bool ready;   /* connected to its neighbours */
     bool waiting; /* it said that it tries */
 } joined_t;
@@ -164,7 +164,7 @@ static void receive_from(root_t *root, uint32_t rank)
 static weft_status_t add_rank(root_t *root, wefti_pending_t *pending)
 {
     const wefti_greeting_t *greeting = wefti_handshake_peer(&pending->shake);
-    wefti_endpoint_address_t address;
+    wefti_application_t own;
     char at[WEFTI_ADDRESS_TEXT];
     uint32_t rank = greeting->rank;
     if (rank > 0 && rank < root->job->world_size && root->ranks[rank].wire.fd >= 0) {
@@ -172,13 +172,13 @@ static weft_status_t add_rank(root_t *root, wefti_pending_t *pending)
         WEFT_RETURN_IF_ERROR(root->failure);
     }
     WEFT_RETURN_IF_ERROR(check_rank(root, greeting, wefti_address_text(&pending->from, true, at)));
-    memcpy(&address, pending->shake.payload, sizeof address);
-    if (pending->shake.payload_bytes != sizeof address || !wefti_endpoint_address_valid(&address)) {
+    memcpy(&own, pending->shake.payload, sizeof own);
+    if (pending->shake.payload_bytes != sizeof own || !wefti_endpoint_address_valid(&own.address)) {
         return wefti_error(WEFT_ERR_FORMAT, "malformed message from rank %u: endpoint address",
                            greeting->rank);
     }
     root->ranks[rank] =
-        (joined_t){.wire = wefti_pending_take(pending), .from = pending->from, .address = address};
+        (joined_t){.wire = wefti_pending_take(pending), .from = pending->from, .own = own};
     wefti_wire_t *wire = &root->ranks[rank].wire;
     wire->in_limit = RANK_BYTES;
     root->joined_count++;
@@ -307,25 +307,65 @@ static bool attend_until(root_t *root, uint64_t deadline_ns, uint64_t wait_ns)
     return root->failure == WEFT_OK;
 }
 
+/* Which ranks are connected to which. */
+typedef struct layout {
+    uint32_t *host_of; /* [world_size] */
+    uint32_t *firsts;  /* [host_count] the first rank of each host */
+    uint32_t host_count;
+} layout_t;
+
+static weft_status_t lay_out(const root_t *root, layout_t *layout)
+{
+    const weft_allocator_t *allocator = root->rendezvous->params->allocator;
+    uint32_t count = root->job->world_size;
+    layout->host_of = wefti_alloc(allocator, count * sizeof *layout->host_of);
+    layout->firsts = wefti_alloc(allocator, count * sizeof *layout->firsts);
+    WEFT_RETURN_IF_NO_MEMORY(layout->host_of != NULL && layout->firsts != NULL);
+    return wefti_number_keys(allocator, root->ranks[0].own.host_key, sizeof *root->ranks,
+                             WEFTI_HOST_KEY_BYTES, count, layout->host_of, layout->firsts,
+                             &layout->host_count);
+}
+
+static void neighbours_of(const root_t *root, const layout_t *layout, uint32_t rank,
+                          wefti_table_t *table)
+{
+    uint32_t host = layout->host_of[rank], world_size = root->job->world_size;
+    table->count = wefti_mesh_neighbours(NULL, world_size, rank, table->ranks, 0);
+    if (layout->firsts[host] == rank) {
+        table->count = wefti_mesh_neighbours(layout->firsts, layout->host_count, host, table->ranks,
+                                             table->count);
+    }
+}
+
 /* Sends each rank the addresses of its neighbours, and connects this rank to its own. */
-static weft_status_t send_tables(root_t *root)
+static weft_status_t send_tables_of(root_t *root, const layout_t *layout)
 {
     wefti_endpoint_address_t addresses[WEFTI_MESH_PEERS_MAX];
-    uint32_t ranks[WEFTI_MESH_PEERS_MAX];
-    wefti_table_t table;
+    wefti_table_t table = {.count = 0};
     WEFT_RETURN_IF_ERROR(wefti_random_bytes(table.seed, sizeof table.seed));
     root->tables_sent = true;
     for (uint32_t r = root->job->world_size; r-- > 0;) { /* this rank's own come last */
-        uint32_t count = wefti_mesh_neighbours(r, root->job->world_size, ranks);
-        for (uint32_t i = 0; i < count; i++) {
-            addresses[i] = root->ranks[ranks[i]].address;
+        neighbours_of(root, layout, r, &table);
+        for (uint32_t i = 0; i < table.count; i++) {
+            addresses[i] = root->ranks[table.ranks[i]].own.address;
         }
         if (r > 0) {
             send_to(root, r, WEFTI_TABLE, &table, sizeof table, addresses,
-                    count * sizeof *addresses);
+                    table.count * sizeof *addresses);
         }
     }
-    WEFT_RETURN_IF_ERROR(wefti_rendezvous_connect(root->rendezvous, table.seed, addresses));
+    return wefti_rendezvous_connect(root->rendezvous, &table, addresses);
+}
+
+static weft_status_t send_tables(root_t *root)
+{
+    const weft_allocator_t *allocator = root->rendezvous->params->allocator;
+    layout_t layout = {.host_count = 0};
+    weft_status_t status = lay_out(root, &layout);
+    status = status == WEFT_OK ? send_tables_of(root, &layout) : status;
+    wefti_free(allocator, layout.host_of);
+    wefti_free(allocator, layout.firsts);
+    WEFT_RETURN_IF_ERROR(status);
     return wefti_watch(root->epoll_fd, EPOLL_CTL_ADD, root->rendezvous->mesh.epoll_fd, EPOLLIN,
                        MESH_TAG);
 }
@@ -408,7 +448,8 @@ static weft_status_t open_root(root_t *root)
     if (memcmp(local.bytes, any, sizeof any) == 0) {
         local.family = 0; /* it listens everywhere: no address is better than another one */
     }
-    WEFT_RETURN_IF_ERROR(wefti_rendezvous_listen(rendezvous, &local, &root->ranks[0].address));
+    WEFT_RETURN_IF_ERROR(wefti_rendezvous_listen(rendezvous, &local, &root->ranks[0].own.address));
+    memcpy(root->ranks[0].own.host_key, rendezvous->params->host_key, WEFTI_HOST_KEY_BYTES);
     root->acceptor = (wefti_acceptor_t){
         .listener = place->listener,
         .epoll_fd = root->epoll_fd,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/socket/handshake.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,6 @@
 
 _Static_assert(sizeof(wefti_digest_t) + WEFTI_PAYLOAD_MAX <= WEFTI_UNAUTHENTICATED_BYTES,
                "proofs come from unauthenticated peers");
-_Static_assert(sizeof(wefti_endpoint_address_t) <= WEFTI_PAYLOAD_MAX, "sent with proofs");
 
 static bool accept_all(const void *owner, const wefti_greeting_t *greeting)
 {
@@ -60,10 +60,11 @@ void wefti_handshake_deinit(wefti_handshake_t *shake)
     wefti_wire_deinit(&shake->wire);
 }
 
-void wefti_handshake_set_payload(wefti_handshake_t *shake, const wefti_endpoint_address_t *payload)
+void wefti_handshake_set_payload(wefti_handshake_t *shake, const void *payload, uint32_t bytes)
 {
-    memcpy(shake->payload, payload, sizeof *payload);
-    shake->payload_bytes = sizeof *payload;
+    assert(bytes <= WEFTI_PAYLOAD_MAX);
+    memcpy(shake->payload, payload, bytes);
+    shake->payload_bytes = bytes;
 }
 
 /* What either end proves: that it knows the key, for these two greetings and this payload. */

@@ -19,7 +19,7 @@
 #include "transport/socket/address.h"
 #include "transport/socket/wire.h"
 
-#define WEFTI_BOOTSTRAP_VERSION 4u
+#define WEFTI_BOOTSTRAP_VERSION 5u
 #define WEFTI_JOB_ID_BYTES 16u
 /* Longest frame from an unauthenticated peer. */
 #define WEFTI_UNAUTHENTICATED_BYTES 256u
@@ -33,7 +33,7 @@ typedef enum wefti_kind {
     WEFTI_REFUSED = 5,   /* text */
     WEFTI_DEFERRED = 11, /* PURPOSE_DATA, in place of WELCOME: the initiator tries again later */
     /* the rendezvous, once both ends are authenticated */
-    WEFTI_TABLE = 6,  /* seed of the world's key, endpoint addresses of the neighbours */
+    WEFTI_TABLE = 6,  /* seed of the world's key, the neighbours and their endpoint addresses */
     WEFTI_READY = 7,  /* connected to all of them */
     WEFTI_FAILED = 8, /* verdict_t: this rank failed */
     WEFTI_GO = 9,
@@ -51,6 +51,7 @@ typedef enum wefti_kind {
     WEFTI_BYE = 35,  /* the same, and the sender leaves too */
     WEFTI_ASK = 36,  /* from another process: what do the ranks do? */
     WEFTI_REPLY = 37,
+    WEFTI_MOVED = 38, /* how long ago an all-gather went on, in ns */
 } wefti_kind_t;
 
 typedef enum wefti_purpose {
@@ -98,7 +99,7 @@ weft_status_t wefti_handshake_connect(wefti_handshake_t *shake, const wefti_addr
                                       size_t key_bytes, const weft_allocator_t *allocator);
 void wefti_handshake_deinit(wefti_handshake_t *shake);
 /* Initiator, before its first step after connecting. */
-void wefti_handshake_set_payload(wefti_handshake_t *shake, const wefti_endpoint_address_t *payload);
+void wefti_handshake_set_payload(wefti_handshake_t *shake, const void *payload, uint32_t bytes);
 /*
  * Progresses without blocking and without recording an error message. WEFT_AGAIN: wait until the
  * socket is readable, or writable while `connecting`. WEFT_IN_PROGRESS: just connected; call again.

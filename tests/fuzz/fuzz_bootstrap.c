@@ -132,18 +132,21 @@ static wefti_overlay_t *fresh_overlay(void)
     static uint64_t ranks[3][(RANKS + 63) / 64];
     static wefti_overlay_link_t links[WEFTI_MESH_PEERS_MAX];
     static const wefti_settings_t settings = {.timeout_ns = 1};
-    static wefti_overlay_t overlay = {
-        .rank = 1,
-        .world_size = RANKS,
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .params = {.settings = &settings, .received = received, .left = left, .died = died, .answer = answer},
-        .links = links,
-        .link_count = 2,
-        .seen = seen,
-        .gone = ranks[0],
-        .dead = ranks[1],
-        .gone_reported = ranks[2],
-        .gone_words = (RANKS + 63) / 64};
+    static wefti_overlay_t overlay = {.rank = 1,
+                                      .world_size = RANKS,
+                                      .lock = PTHREAD_MUTEX_INITIALIZER,
+                                      .params = {.settings = &settings,
+                                                 .received = received,
+                                                 .left = left,
+                                                 .died = died,
+                                                 .answer = answer},
+                                      .links = links,
+                                      .link_count = 2,
+                                      .seen = seen,
+                                      .gone = ranks[0],
+                                      .dead = ranks[1],
+                                      .gone_reported = ranks[2],
+                                      .gone_words = (RANKS + 63) / 64};
     if (overlay.epoll_fd == 0) {
         overlay.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
         overlay.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);

@@ -91,10 +91,8 @@ static int gather_alone(seat_t *seat, void *user)
     int looks = 0;
     (void)user;
     if (seat->job.rank == 0) {
-        SEAT_CHECK(gather(seat, send, 8, recv, 60000, give_up,
-                                            &looks) == WEFT_ERR_ABORTED);
-        SEAT_CHECK(gather(seat, send, 8, recv,
-                                            20, NULL, NULL) == WEFT_ERR_TIMEOUT);
+        SEAT_CHECK(gather(seat, send, 8, recv, 60000, give_up, &looks) == WEFT_ERR_ABORTED);
+        SEAT_CHECK(gather(seat, send, 8, recv, 20, NULL, NULL) == WEFT_ERR_TIMEOUT);
         SEAT_CHECK(strstr(weft_last_error(), "rank 1") != NULL);
         wefti_overlay_flood(seat->overlay, 1, "go", 2);
     } else {
@@ -139,8 +137,7 @@ static int gather_before_abort(seat_t *seat, void *user)
         SEAT_CHECK(gather(seat, &send, 1, recv, 60000, fail_when_sent, late) == WEFT_OK);
     } else {
         await_flag(&late->checking);
-        weft_status_t status =
-            gather(seat, &send, 1, recv, 60000, NULL, NULL);
+        weft_status_t status = gather(seat, &send, 1, recv, 60000, NULL, NULL);
         atomic_store(&late->done, true);
         SEAT_CHECK(status == WEFT_OK);
     }
@@ -428,8 +425,7 @@ static int gather_and_flood(seat_t *seat, void *user)
     } else {
         SEAT_CHECK(await_events(seat, 1, 0, 0));
     }
-    SEAT_CHECK(gather(seat, &own, 0, all, 60000, NULL, NULL) ==
-               WEFT_OK);
+    SEAT_CHECK(gather(seat, &own, 0, all, 60000, NULL, NULL) == WEFT_OK);
     return 0;
 }
 
@@ -457,8 +453,8 @@ static int keep_key(seat_t *seat, void *user)
         memcpy(keys[turn], wefti_overlay_key(seat->overlay), 32);
     }
     uint8_t all[3][32];
-    SEAT_CHECK(gather(seat, wefti_overlay_key(seat->overlay), 32, all,
-                                        60000, NULL, NULL) == WEFT_OK);
+    SEAT_CHECK(gather(seat, wefti_overlay_key(seat->overlay), 32, all, 60000, NULL, NULL) ==
+               WEFT_OK);
     SEAT_CHECK(memcmp(all[0], all[1], 32) == 0 && memcmp(all[0], all[2], 32) == 0);
     SEAT_CHECK(strcmp(wefti_overlay_local_address(seat->overlay), "127.0.0.1") == 0);
     pid_t child = fork();
@@ -469,8 +465,7 @@ static int keep_key(seat_t *seat, void *user)
     int result = 0;
     SEAT_CHECK(waitpid(child, &result, 0) == child && result == 0);
     /* The child's closing was no goodbye. */
-    SEAT_CHECK(gather(seat, "", 0, all, 60000, NULL, NULL) ==
-               WEFT_OK);
+    SEAT_CHECK(gather(seat, "", 0, all, 60000, NULL, NULL) == WEFT_OK);
     SEAT_CHECK(seat->died == 0);
     return 0;
 }

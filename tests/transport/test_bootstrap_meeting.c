@@ -162,8 +162,8 @@ static void test_wrong_version(void **state)
     pthread_create(&thread, NULL, impostor_main, &impostor);
     seats_open(seats, 2);
     pthread_join(thread, NULL);
-    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 4");
-    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 4");
+    expect(&seats[0], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 5");
+    expect(&seats[1], WEFT_ERR_MISMATCH, "uses version 9, rank 0 uses version 5");
     assert_non_null(strstr(impostor.text, "uses version 9"));
     free(seats);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All-gathers of the world. While ranks find out who is on which host, all of them exchange messages
- * over the overlay. Later those of a host exchange their parts in shared memory:
+ * All-gathers of the world. While ranks find out who is on which host, all of them exchange
+ * messages over the overlay. Later those of a host exchange their parts in shared memory:
  *
  *   host a   0 1 2 3   1  all-gather in shared memory: each rank has the parts of its host
  *            |

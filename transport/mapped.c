@@ -47,7 +47,7 @@ static bool describe(void *user, wefti_wait_t *out)
     return out->late_count > 0;
 }
 
-/* The deadline counts from the last rank that came, here or, as far as is known, on another host. */
+/* The deadline counts from the last rank that came, here or, as far as known, on another host. */
 static void note_moves(gather_wait_t *wait)
 {
     const wefti_endpoint_t *endpoint = wait->endpoint;
@@ -223,8 +223,8 @@ static void spread(wefti_endpoint_t *endpoint, uint32_t half, uint8_t *data, siz
 }
 
 /*
- * Rank 0's bytes to all ranks, in the slots of all of them: as for an all-gather, no rank reads them
- * any more when rank 0 has seen all ranks at the piece before.
+ * Rank 0's bytes to all ranks, in the slots of all of them: as for an all-gather, no rank reads
+ * them any more when rank 0 has seen all ranks at the piece before.
  */
 weft_status_t wefti_mapped_broadcast(wefti_endpoint_t *endpoint, uint8_t *data, size_t bytes)
 {

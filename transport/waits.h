@@ -189,7 +189,7 @@ uint32_t wefti_waits_read(const wefti_endpoint_t *endpoint, uint32_t rank, wefti
 uint32_t wefti_waits_causes(const wefti_endpoint_t *endpoint, const uint32_t *late,
                             uint32_t late_count, char *text, size_t bytes);
 
-/* The wait of a rank in its host's part of a world, with the world's numbers: out, which it fills. */
+/* A wait in a host's part of a world, with the world's numbers: out, which it fills. */
 const wefti_wait_t *wefti_waits_in_world(const wefti_endpoint_t *part, const wefti_wait_t *wait,
                                          wefti_wait_t *out);
 

@@ -66,8 +66,8 @@ typedef struct wefti_overlay_params {
     const wefti_log_t *log;           /* borrowed */
     const weft_allocator_t *allocator;
     wefti_interrupter_t interrupt; /* of opening; not where a launcher's service waits */
-    /* Equal on ranks that share memory; zero: with no other rank. The first ranks of hosts have links
-     * among themselves. */
+    /* Equal on ranks that share memory; zero: with no other rank. The first ranks of hosts have
+     * links among themselves. */
     uint8_t host_key[WEFTI_HOST_KEY_BYTES];
     void *user;
     /* Called by the thread that makes progress, without locks held. received: each flood once. */

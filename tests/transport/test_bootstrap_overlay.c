@@ -153,6 +153,110 @@ static void test_all_gather_completed_before_an_abort(void **state)
     run_overlay_threads(&world);
 }
 
+/* ---- deadlines of all-gathers ---- */
+
+static void move_on(wefti_overlay_t *overlay, uint64_t at_ns)
+{
+    atomic_store((_Atomic uint64_t *)(uintptr_t)wefti_overlay_moved(overlay), at_ns);
+}
+
+typedef struct long_wait {
+    uint64_t since_ns;
+    atomic_bool over;
+} long_wait_t;
+
+static weft_status_t look_at_the_clock(void *user)
+{
+    long_wait_t *wait = user;
+    if (wefti_now_ns() - wait->since_ns > 60000000) {
+        atomic_store(&wait->over, true);
+    }
+    return WEFT_OK;
+}
+
+/* Rank 0 waits for longer than its time-out, as something went on since. */
+static int gather_late(seat_t *seat, void *user)
+{
+    uint8_t send = 0, recv[2];
+    long_wait_t *wait = user;
+    if (seat->job.rank == 0) {
+        move_on(seat->overlay, soon(600));
+        wait->since_ns = wefti_now_ns();
+        SEAT_CHECK(gather(seat, &send, 1, recv, 20, look_at_the_clock, wait) == WEFT_OK);
+    } else {
+        await_flag(&wait->over);
+        SEAT_CHECK(gather(seat, &send, 1, recv, 60000, NULL, NULL) == WEFT_OK);
+    }
+    return 0;
+}
+
+static void test_deadline_from_the_last_move(void **state)
+{
+    (void)state;
+    long_wait_t wait = {0};
+    overlay_world_t world = {.size = 2, .fn = gather_late, .user = &wait};
+    run_overlay_threads(&world);
+}
+
+/* Rank 0 learns that an all-gather goes on at rank 3, to which it has no link. */
+static int hear_of_moves(seat_t *seat, void *user)
+{
+    uint8_t send = 0, recv[8];
+    uint64_t begin, end = soon(60);
+    const _Atomic uint64_t *moved_ns = wefti_overlay_moved(seat->overlay);
+    (void)user;
+    seat->settings.timeout_ns = 16000000; /* news once per millisecond */
+    SEAT_CHECK(gather(seat, &send, 1, recv, 60000, NULL, NULL) == WEFT_OK);
+    begin = wefti_now_ns();
+    if (seat->job.rank == 0) {
+        wefti_overlay_flood(seat->overlay, 1, "begin", 5);
+        while (atomic_load(moved_ns) < begin && wefti_now_ns() < end) {
+            wefti_overlay_progress(seat->overlay);
+        }
+        SEAT_CHECK(atomic_load(moved_ns) >= begin);
+        wefti_overlay_flood(seat->overlay, 1, "end", 3);
+    } else if (seat->job.rank == 3) {
+        SEAT_CHECK(await_events(seat, 1, 0, 0));
+        while (seat->told < 2 && wefti_now_ns() < end) {
+            wefti_overlay_gather_moves(seat->overlay);
+            wefti_overlay_progress(seat->overlay);
+            sched_yield();
+        }
+    } else {
+        SEAT_CHECK(await_events(seat, 2, 0, 0));
+    }
+    SEAT_CHECK(gather(seat, &send, 1, recv, 60000, NULL, NULL) == WEFT_OK);
+    return 0;
+}
+
+/* Where messages take longer than the time between them, they do not go round for ever. */
+static int come_to_rest(seat_t *seat, void *user)
+{
+    uint8_t send = 0, recv[8];
+    uint64_t end = soon(60), since = 0, last = 0;
+    const _Atomic uint64_t *moved_ns = wefti_overlay_moved(seat->overlay);
+    (void)user;
+    seat->settings.timeout_ns = 16; /* 1 ns between them */
+    SEAT_CHECK(gather(seat, &send, 1, recv, 60000, NULL, NULL) == WEFT_OK);
+    do {
+        wefti_overlay_progress(seat->overlay);
+        uint64_t at_ns = atomic_load(moved_ns);
+        since = at_ns != last ? wefti_now_ns() : since;
+        last = at_ns;
+        SEAT_CHECK(wefti_now_ns() < end);
+    } while (wefti_now_ns() - since < 20000000);
+    return 0;
+}
+
+static void test_moves_are_known(void **state)
+{
+    (void)state;
+    overlay_world_t far = {.size = 8, .fn = hear_of_moves};
+    overlay_world_t round = {.size = 3, .fn = come_to_rest};
+    run_overlay_threads(&far);
+    run_overlay_threads(&round);
+}
+
 /* ---- floods ---- */
 
 static int flood_all(seat_t *seat, void *user)
@@ -489,6 +593,8 @@ int main(void)
         cmocka_unit_test(test_all_gather_of_unequal_bytes),
         cmocka_unit_test(test_all_gather_ends),
         cmocka_unit_test(test_all_gather_completed_before_an_abort),
+        cmocka_unit_test(test_deadline_from_the_last_move),
+        cmocka_unit_test(test_moves_are_known),
         cmocka_unit_test(test_floods_arrive_once),
         cmocka_unit_test(test_questions_of_other_processes),
         cmocka_unit_test(test_all_learn_who_left),

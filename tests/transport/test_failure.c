@@ -288,6 +288,7 @@ static void test_failure_more_than_the_machine(void **state)
 
 typedef struct large {
     uint32_t waiter;
+    bool at_its_deadline;     /* it begins to wait when the other one is dead, for a moment */
     _Atomic uint32_t blocked; /* ranks that only look at this */
     uint32_t descriptors[LARGE], mappings[LARGE];
     char text[256];
@@ -324,6 +325,15 @@ static int large_world(wefti_endpoint_t *endpoint, void *user)
         kill(getpid(), SIGKILL);
     }
     if (rank == large->waiter) {
+        static wefti_settings_t settings;
+        settings = *endpoint->settings;
+        if (large->at_its_deadline) {
+            settings.timeout_ns = 1;
+            endpoint->settings = &settings;
+            while (!wefti_shm_is_gone((pid_t)endpoint->control[LARGE_VICTIM]->pid)) {
+                sched_yield();
+            }
+        }
         wefti_signal_t *signal = (wefti_signal_t *)(void *)(endpoint->region_of[rank] + offset);
         EXPECT(wefti_wait_signal(endpoint, signal, 1, "a step", NULL, NULL) == WEFT_ERR_PEER_DIED);
         snprintf(large->text, sizeof large->text, "%s", weft_last_error());
@@ -339,12 +349,13 @@ static int large_world(wefti_endpoint_t *endpoint, void *user)
 
 /* What a rank holds grows with the logarithm of the world, and any rank's death is still seen by
  * any rank that waits. */
-static void large_world_with(uint32_t waiter)
+static void large_world_with(uint32_t waiter, bool at_its_deadline)
 {
     large_t *large =
         mmap(NULL, sizeof *large, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(large != MAP_FAILED);
     large->waiter = waiter;
+    large->at_its_deadline = at_its_deadline;
     uint32_t mappings = mapping_count(), descriptors = (uint32_t)open_fd_count();
     run_processes(&(world_t){.size = LARGE,
                              .fn = large_world,
@@ -369,8 +380,9 @@ static void large_world_with(uint32_t waiter)
 static void test_failure_large_world(void **state)
 {
     (void)state;
-    large_world_with(0); /* has a connection to the rank that dies */
-    large_world_with(1);
+    large_world_with(0, false); /* has a connection to the rank that dies */
+    large_world_with(1, false);
+    large_world_with(1, true); /* of the rank's turn there is no time to wait for */
 }
 
 #define KEPT_BYTES ((size_t)4 << 20)

@@ -5,6 +5,7 @@
  */
 #include "support.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ typedef struct shape {
     rank_fn fn;
     void *user;
     uint32_t killed; /* rank whose death by SIGKILL is expected, or UINT32_MAX */
+    const uint8_t *host_of; /* [size] in place of per_host, or NULL */
+    uint32_t victims;       /* bits of ranks that are killed as well */
 } shape_t;
 
 static char folder[64];
@@ -93,7 +96,8 @@ static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const 
     settings->sockets = 2;
     settings->fallback = WEFTI_FALLBACK_TCP;
     snprintf(settings->transport, sizeof settings->transport, "%s", shape->transport);
-    snprintf(settings->host_id, sizeof settings->host_id, "host-%u", rank / shape->per_host);
+    snprintf(settings->host_id, sizeof settings->host_id, "host-%u",
+             shape->host_of != NULL ? shape->host_of[rank] : rank / shape->per_host);
     snprintf(settings->ifname, sizeof settings->ifname, "lo");
     wefti_endpoint_params_t params = {
         .rank = rank,
@@ -141,7 +145,8 @@ static void run_hosts(const shape_t *shape)
     }
     unlink(address + strlen("file://"));
     for (uint32_t r = 0; r < shape->size; r++) {
-        assert_int_equal(results[r], r == shape->killed ? -SIGKILL : 0);
+        bool killed = r == shape->killed || (shape->victims >> r & 1) != 0;
+        assert_int_equal(results[r], killed ? -SIGKILL : 0);
     }
 }
 
@@ -563,6 +568,215 @@ static void test_hosts_name_the_cause(void **state)
     (void)state;
     const shape_t shape = {5, 1, "tcp", names_the_cause, NULL, UINT32_MAX};
     run_hosts(&shape);
+}
+
+/* ---- all-gathers by hosts ---- */
+
+static uint8_t byte_of(uint32_t rank, size_t at)
+{
+    return (uint8_t)(rank * 31 + at * 7 + (at >> 8));
+}
+
+static int gathers_pieces(wefti_endpoint_t *endpoint)
+{
+    static const size_t sizes[] = {1, 0, 7, WEFTI_PIECE_BYTES, WEFTI_PIECE_BYTES + 1,
+                                   3 * WEFTI_PIECE_BYTES - 5};
+    uint32_t n = endpoint->world_size;
+    uint8_t *send = malloc(3 * WEFTI_PIECE_BYTES), *recv = malloc(n * 3 * WEFTI_PIECE_BYTES);
+    EXPECT(send != NULL && recv != NULL);
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        size_t bytes = sizes[s], wrong = 0;
+        for (size_t at = 0; at < bytes; at++) {
+            send[at] = byte_of(endpoint->rank, at + s);
+        }
+        memset(recv, 0xee, n * bytes);
+        EXPECT(wefti_endpoint_all_gather(endpoint, send, bytes, recv) == WEFT_OK);
+        for (size_t at = 0; at < n * bytes; at++) {
+            wrong += recv[at] != byte_of((uint32_t)(at / bytes), at % bytes + s);
+        }
+        EXPECT(wrong == 0);
+    }
+    free(recv);
+    free(send);
+    return 0;
+}
+
+static int gathers_by_host(wefti_endpoint_t *endpoint, void *user)
+{
+    const shape_t *shape = user;
+    char text[32];
+    EXPECT(((wefti_hosts_t *)endpoint)->gather != NULL);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        snprintf(text, sizeof text, "host-%u", shape->host_of[r]);
+        EXPECT(strcmp(endpoint->host_names[endpoint->host_of[r]], text) == 0);
+    }
+    EXPECT(gathers_pieces(endpoint) == 0);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) { /* each rank fails once */
+        snprintf(text, sizeof text, "rank %u cannot", r);
+        weft_status_t own =
+            r == endpoint->rank ? wefti_error(WEFT_ERR_UNSUPPORTED, "%s", text) : WEFT_OK;
+        EXPECT(wefti_endpoint_agree(endpoint, own) == WEFT_ERR_UNSUPPORTED);
+        EXPECT(strstr(weft_last_error(), text) != NULL);
+        EXPECT(wefti_endpoint_agree(endpoint, WEFT_OK) == WEFT_OK);
+    }
+    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+}
+
+/* Hosts of different sizes, also of one rank, whose ranks do not follow each other. */
+static void test_hosts_gather_by_host(void **state)
+{
+    static const uint8_t maps[][RANKS_MAX] = {
+        {0, 1, 0, 2, 1, 0, 2}, {0, 0, 0, 0, 0, 0, 1}, {2, 1, 1, 0, 1, 3, 3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
+        shape_t shape = {.size = 7,
+                         .transport = "auto",
+                         .fn = gathers_by_host,
+                         .killed = UINT32_MAX,
+                         .host_of = maps[i]};
+        shape.user = &shape;
+        run_hosts(&shape);
+    }
+}
+
+/* Ranks that die while they wait in an all-gather, of which another rank keeps them. */
+typedef struct deaths {
+    uint32_t victims; /* bits of ranks */
+    uint32_t late;    /* comes when they are about to die */
+    bool near;        /* while they wait for ranks of their host, else for other hosts */
+    _Atomic uint32_t *dying; /* of all */
+    wefti_endpoint_t *endpoint; /* of this process */
+    uint32_t epoch;             /* all-gathers of its host before */
+} deaths_t;
+
+static bool dies_waiting(void *user)
+{
+    deaths_t *deaths = user;
+    const wefti_hosts_t *hosts = (const wefti_hosts_t *)deaths->endpoint;
+    const wefti_endpoint_t *inner = hosts->base.inner;
+    uint32_t rank, position;
+    bool here = deaths->near || inner->rank != 0
+                    ? inner->gather_epoch - deaths->epoch == (deaths->near ? 1 : 2)
+                    : wefti_overlay_gather_waits(hosts->overlay, &rank, &position);
+    if (!here) {
+        return false;
+    }
+    atomic_fetch_or(deaths->dying, 1u << hosts->base.rank);
+    while (atomic_load(deaths->dying) != deaths->victims) {
+        sched_yield();
+    }
+    raise(SIGKILL);
+    return false;
+}
+
+static int gathers_while_some_die(wefti_endpoint_t *endpoint, void *user)
+{
+    deaths_t deaths = *(const deaths_t *)user;
+    uint32_t rank = endpoint->rank, all[RANKS_MAX];
+    bool named = false;
+    deaths.endpoint = endpoint;
+    deaths.epoch = endpoint->inner->gather_epoch;
+    if ((deaths.victims >> rank & 1) != 0) {
+        wefti_endpoint_while_waiting(endpoint, dies_waiting, &deaths);
+    }
+    while (rank == deaths.late && atomic_load(deaths.dying) != deaths.victims) {
+        wefti_sleep_ns(1000000);
+    }
+    EXPECT(wefti_endpoint_all_gather(endpoint, &rank, sizeof rank, all) == WEFT_ERR_PEER_DIED);
+    for (uint32_t r = 0; r < endpoint->world_size; r++) {
+        char who[16];
+        snprintf(who, sizeof who, "rank %u ", r);
+        named = named || ((deaths.victims >> r & 1) != 0 && strstr(weft_last_error(), who) != NULL);
+    }
+    EXPECT(named && strstr(weft_last_error(), "died") != NULL);
+    return 0;
+}
+
+static void test_hosts_deaths_in_a_gather(void **state)
+{
+    static const uint8_t host_of[] = {0, 0, 0, 1, 1, 1, 2};
+    const deaths_t cases[] = {
+        {.victims = 1u << 1, .late = 2, .near = true},
+        {.victims = 1u << 3, .late = 4, .near = true}, /* the first rank of a host */
+        {.victims = 1u << 0, .late = 4},               /* the same, among those of hosts */
+        {.victims = 1u << 3, .late = 1},
+        {.victims = 1u << 4, .late = 1}, /* while it waits for what the first one gets */
+        {.victims = 1u << 6, .late = 1}, /* a host of one rank */
+        {.victims = 7u << 3, .late = 1}, /* a whole host */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        deaths_t deaths = cases[i];
+        deaths.dying = mmap(NULL, sizeof *deaths.dying, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(deaths.dying != MAP_FAILED);
+        run_hosts(&(shape_t){.size = 7,
+                             .transport = "auto",
+                             .fn = gathers_while_some_die,
+                             .user = &deaths,
+                             .killed = UINT32_MAX,
+                             .host_of = host_of,
+                             .victims = deaths.victims});
+        munmap(deaths.dying, sizeof *deaths.dying);
+    }
+}
+
+#define SHORT_NS 20000000ull
+
+/* Rank 1 waits for rank 0 of its host for longer than its time-out. */
+typedef struct patience {
+    _Atomic bool over;
+    uint64_t began_ns;
+} patience_t;
+
+static bool looks_at_the_clock(void *user)
+{
+    patience_t *patience = user;
+    if (wefti_now_ns() - patience->began_ns > 3 * SHORT_NS) {
+        atomic_store(&patience->over, true);
+    }
+    return false;
+}
+
+static int waits_while_others_move(wefti_endpoint_t *endpoint, void *user)
+{
+    static _Atomic uint64_t moved_ns;
+    patience_t *patience = user;
+    if (endpoint->rank == 1) { /* as if something went on all the time */
+        ((wefti_hosts_t *)endpoint)->inner_settings.timeout_ns = SHORT_NS;
+        moved_ns = wefti_now_ns() + 600 * SECOND_NS;
+        endpoint->inner->gather_moved_ns = &moved_ns;
+        patience->began_ns = wefti_now_ns();
+        wefti_endpoint_while_waiting(endpoint, looks_at_the_clock, patience);
+    }
+    while (endpoint->rank == 0 && !atomic_load(&patience->over)) {
+        wefti_sleep_ns(1000000);
+    }
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    moved_ns = 1; /* nothing does any more */
+    while (endpoint->rank == 0 && wefti_endpoint_check(endpoint) == WEFT_OK) {
+        wefti_sleep_ns(1000000);
+    }
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_ERR_TIMEOUT);
+    EXPECT(strstr(weft_last_error(), "rank 1 waited 0.02 s in ") != NULL &&
+           strstr(weft_last_error(), "late: rank 0") != NULL);
+    return 0;
+}
+
+static void test_hosts_deadline_from_the_last_move(void **state)
+{
+    static const uint8_t host_of[] = {0, 0, 1};
+    (void)state;
+    patience_t *patience =
+        mmap(NULL, sizeof *patience, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(patience != MAP_FAILED);
+    run_hosts(&(shape_t){.size = 3,
+                         .transport = "auto",
+                         .fn = waits_while_others_move,
+                         .user = patience,
+                         .killed = UINT32_MAX,
+                         .host_of = host_of});
+    munmap(patience, sizeof *patience);
 }
 
 /* ---- ends ---- */
@@ -990,6 +1204,9 @@ int main(void)
         cmocka_unit_test(test_hosts_agree),
         cmocka_unit_test(test_hosts_timeout_within),
         cmocka_unit_test(test_hosts_name_the_cause),
+        cmocka_unit_test(test_hosts_gather_by_host),
+        cmocka_unit_test(test_hosts_deaths_in_a_gather),
+        cmocka_unit_test(test_hosts_deadline_from_the_last_move),
         cmocka_unit_test(test_hosts_joining_names_the_cause),
         cmocka_unit_test(test_hosts_joining_names_the_dead),
         cmocka_unit_test(test_hosts_joining_fails_at_once),

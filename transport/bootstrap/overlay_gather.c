@@ -33,24 +33,36 @@ static uint64_t quantum_ns(const wefti_overlay_t *overlay)
     return overlay->params.settings->timeout_ns / 16;
 }
 
-/* An all-gather went on at this time. Whoever hears of it later than of another such time by less
- * than the quantum keeps it: the messages of one quantum reach each rank once. Under the lock. */
-static void moved(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, uint64_t at_ns)
+/* Longer than the way between any two ranks. A message takes time that its age does not count, so
+ * where that is longer than the quantum it would go round for ever. */
+#define HOPS_MAX 32u
+
+typedef struct moved_message {
+    uint64_t age_ns;
+    uint32_t hops, zero;
+} moved_message_t;
+_Static_assert(sizeof(moved_message_t) == 16, "these travel");
+
+/* An all-gather went on at this time, as hops ranks have passed on. A rank that hears of it later
+ * than of another such time by less than the quantum keeps it: the messages of one quantum reach
+ * each rank once. Under the lock. */
+static void moved(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, uint64_t at_ns,
+                  uint32_t hops)
 {
     uint64_t quantum = quantum_ns(overlay), now = wefti_now_ns();
     /* relaxed: only this section writes */
     if (at_ns > atomic_load_explicit(&overlay->moved_ns, memory_order_relaxed)) {
         atomic_store_explicit(&overlay->moved_ns, at_ns, memory_order_relaxed);
     }
-    if (quantum == 0 || at_ns < overlay->moved_sent_ns + quantum) {
+    if (quantum == 0 || at_ns < overlay->moved_sent_ns + quantum || hops >= HOPS_MAX) {
         return;
     }
-    const uint64_t age_ns = now > at_ns ? now - at_ns : 0;
+    const moved_message_t message = {.age_ns = now > at_ns ? now - at_ns : 0, .hops = hops + 1};
     bool first = overlay->moved_sent_ns == 0; /* nothing has waited for long yet */
     overlay->moved_sent_ns = at_ns;
     for (uint32_t i = 0; i < overlay->link_count && !first; i++) {
         if (&overlay->links[i] != from) {
-            wefti_overlay_send(overlay, &overlay->links[i], WEFTI_MOVED, &age_ns, sizeof age_ns,
+            wefti_overlay_send(overlay, &overlay->links[i], WEFTI_MOVED, &message, sizeof message,
                                NULL, 0);
         }
     }
@@ -59,19 +71,20 @@ static void moved(wefti_overlay_t *overlay, const wefti_overlay_link_t *from, ui
 weft_status_t wefti_overlay_receive_moved(wefti_overlay_t *overlay, wefti_overlay_link_t *from,
                                           const wefti_frame_t *frame)
 {
-    uint64_t age_ns, now = wefti_now_ns();
-    if (frame->bytes != sizeof age_ns) {
+    moved_message_t message;
+    uint64_t now = wefti_now_ns();
+    if (frame->bytes != sizeof message) {
         return WEFT_ERR_FORMAT;
     }
-    memcpy(&age_ns, frame->body, sizeof age_ns);
-    moved(overlay, from, age_ns < now ? now - age_ns : 1);
+    memcpy(&message, frame->body, sizeof message);
+    moved(overlay, from, message.age_ns < now ? now - message.age_ns : 1, message.hops);
     return WEFT_OK;
 }
 
 void wefti_overlay_gather_moves(wefti_overlay_t *overlay)
 {
     pthread_mutex_lock(&overlay->lock);
-    moved(overlay, NULL, wefti_now_ns());
+    moved(overlay, NULL, wefti_now_ns(), 0);
     pthread_mutex_unlock(&overlay->lock);
 }
 
@@ -119,7 +132,7 @@ weft_status_t wefti_overlay_receive_parcel(wefti_overlay_t *overlay, wefti_overl
                                .bytes = bytes};
     memcpy(parcel->data, frame->body + sizeof head, bytes);
     from->parcels = parcel;
-    moved(overlay, NULL, wefti_now_ns());
+    moved(overlay, NULL, wefti_now_ns(), 0);
     if (overlay->gather_waits) {
         (void)eventfd_write(overlay->wake_fd, 1); /* the counter does not overflow */
     }

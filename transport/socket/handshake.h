@@ -51,7 +51,7 @@ typedef enum wefti_kind {
     WEFTI_BYE = 35,  /* the same, and the sender leaves too */
     WEFTI_ASK = 36,  /* from another process: what do the ranks do? */
     WEFTI_REPLY = 37,
-    WEFTI_MOVED = 38, /* how long ago an all-gather went on, in ns */
+    WEFTI_MOVED = 38, /* how long ago an all-gather went on */
 } wefti_kind_t;
 
 typedef enum wefti_purpose {

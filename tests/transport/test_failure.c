@@ -15,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "transport/endpoint.h"
+#include "transport/shm.h"
 #include "transport/socket/fork.h"
 
 #define MAX_RANKS 8u

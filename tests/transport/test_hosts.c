@@ -32,9 +32,11 @@ typedef struct shape {
     rank_fn fn;
     void *user;
     uint32_t killed; /* rank whose death by SIGKILL is expected, or UINT32_MAX */
-    const uint8_t *host_of; /* [size] in place of per_host, or NULL */
-    uint32_t victims;       /* bits of ranks that are killed as well */
 } shape_t;
+
+/* Of worlds of other shapes. */
+static const uint8_t *host_map; /* [size] the host of each rank, or NULL */
+static uint32_t victims;        /* bits of ranks whose death is expected */
 
 static char folder[64];
 
@@ -97,7 +99,7 @@ static weft_status_t open_hosts_rank(const shape_t *shape, uint32_t rank, const 
     settings->fallback = WEFTI_FALLBACK_TCP;
     snprintf(settings->transport, sizeof settings->transport, "%s", shape->transport);
     snprintf(settings->host_id, sizeof settings->host_id, "host-%u",
-             shape->host_of != NULL ? shape->host_of[rank] : rank / shape->per_host);
+             host_map != NULL ? host_map[rank] : rank / shape->per_host);
     snprintf(settings->ifname, sizeof settings->ifname, "lo");
     wefti_endpoint_params_t params = {
         .rank = rank,
@@ -145,7 +147,7 @@ static void run_hosts(const shape_t *shape)
     }
     unlink(address + strlen("file://"));
     for (uint32_t r = 0; r < shape->size; r++) {
-        bool killed = r == shape->killed || (shape->victims >> r & 1) != 0;
+        bool killed = r == shape->killed || (victims >> r & 1) != 0;
         assert_int_equal(results[r], killed ? -SIGKILL : 0);
     }
 }
@@ -579,8 +581,8 @@ static uint8_t byte_of(uint32_t rank, size_t at)
 
 static int gathers_pieces(wefti_endpoint_t *endpoint)
 {
-    static const size_t sizes[] = {1, 0, 7, WEFTI_PIECE_BYTES, WEFTI_PIECE_BYTES + 1,
-                                   3 * WEFTI_PIECE_BYTES - 5};
+    static const size_t sizes[] = {
+        1, 0, 7, WEFTI_PIECE_BYTES, WEFTI_PIECE_BYTES + 1, 3 * WEFTI_PIECE_BYTES - 5};
     uint32_t n = endpoint->world_size;
     uint8_t *send = malloc(3 * WEFTI_PIECE_BYTES), *recv = malloc(n * 3 * WEFTI_PIECE_BYTES);
     EXPECT(send != NULL && recv != NULL);
@@ -603,11 +605,11 @@ static int gathers_pieces(wefti_endpoint_t *endpoint)
 
 static int gathers_by_host(wefti_endpoint_t *endpoint, void *user)
 {
-    const shape_t *shape = user;
     char text[32];
+    (void)user;
     EXPECT(((wefti_hosts_t *)endpoint)->gather != NULL);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        snprintf(text, sizeof text, "host-%u", shape->host_of[r]);
+        snprintf(text, sizeof text, "host-%u", host_map[r]);
         EXPECT(strcmp(endpoint->host_names[endpoint->host_of[r]], text) == 0);
     }
     EXPECT(gathers_pieces(endpoint) == 0);
@@ -629,40 +631,38 @@ static void test_hosts_gather_by_host(void **state)
         {0, 1, 0, 2, 1, 0, 2}, {0, 0, 0, 0, 0, 0, 1}, {2, 1, 1, 0, 1, 3, 3}};
     (void)state;
     for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
-        shape_t shape = {.size = 7,
-                         .transport = "auto",
-                         .fn = gathers_by_host,
-                         .killed = UINT32_MAX,
-                         .host_of = maps[i]};
-        shape.user = &shape;
-        run_hosts(&shape);
+        host_map = maps[i];
+        run_hosts(&(shape_t){7, 0, "auto", gathers_by_host, NULL, UINT32_MAX});
     }
+    host_map = NULL;
 }
 
 /* Ranks that die while they wait in an all-gather, of which another rank keeps them. */
 typedef struct deaths {
-    uint32_t victims; /* bits of ranks */
-    uint32_t late;    /* comes when they are about to die */
-    bool near;        /* while they wait for ranks of their host, else for other hosts */
-    _Atomic uint32_t *dying; /* of all */
-    wefti_endpoint_t *endpoint; /* of this process */
-    uint32_t epoch;             /* all-gathers of its host before */
+    uint32_t victims;        /* bits of ranks */
+    uint32_t late;           /* comes when they are about to die */
+    bool near;               /* while they wait for ranks of their host, else for other hosts */
+    _Atomic uint32_t opened; /* ranks that have their endpoint */
+    _Atomic uint32_t dying;  /* bits of ranks */
 } deaths_t;
+
+static wefti_endpoint_t *own_endpoint; /* of this process */
+static uint32_t own_epoch;             /* all-gathers of its host before */
 
 static bool dies_waiting(void *user)
 {
     deaths_t *deaths = user;
-    const wefti_hosts_t *hosts = (const wefti_hosts_t *)deaths->endpoint;
+    const wefti_hosts_t *hosts = (const wefti_hosts_t *)own_endpoint;
     const wefti_endpoint_t *inner = hosts->base.inner;
     uint32_t rank, position;
     bool here = deaths->near || inner->rank != 0
-                    ? inner->gather_epoch - deaths->epoch == (deaths->near ? 1 : 2)
+                    ? inner->gather_epoch - own_epoch == (deaths->near ? 1 : 2)
                     : wefti_overlay_gather_waits(hosts->overlay, &rank, &position);
     if (!here) {
         return false;
     }
-    atomic_fetch_or(deaths->dying, 1u << hosts->base.rank);
-    while (atomic_load(deaths->dying) != deaths->victims) {
+    atomic_fetch_or(&deaths->dying, 1u << hosts->base.rank);
+    while (atomic_load(&deaths->dying) != deaths->victims) {
         sched_yield();
     }
     raise(SIGKILL);
@@ -671,22 +671,29 @@ static bool dies_waiting(void *user)
 
 static int gathers_while_some_die(wefti_endpoint_t *endpoint, void *user)
 {
-    deaths_t deaths = *(const deaths_t *)user;
+    deaths_t *deaths = user;
     uint32_t rank = endpoint->rank, all[RANKS_MAX];
+    weft_status_t status;
     bool named = false;
-    deaths.endpoint = endpoint;
-    deaths.epoch = endpoint->inner->gather_epoch;
-    if ((deaths.victims >> rank & 1) != 0) {
-        wefti_endpoint_while_waiting(endpoint, dies_waiting, &deaths);
+    own_endpoint = endpoint;
+    own_epoch = endpoint->inner->gather_epoch;
+    if ((deaths->victims >> rank & 1) != 0) {
+        wefti_endpoint_while_waiting(endpoint, dies_waiting, deaths);
     }
-    while (rank == deaths.late && atomic_load(deaths.dying) != deaths.victims) {
+    atomic_fetch_add(&deaths->opened, 1);
+    while (atomic_load(&deaths->opened) != endpoint->world_size ||
+           (rank == deaths->late && atomic_load(&deaths->dying) != deaths->victims)) {
         wefti_sleep_ns(1000000);
     }
-    EXPECT(wefti_endpoint_all_gather(endpoint, &rank, sizeof rank, all) == WEFT_ERR_PEER_DIED);
+    do { /* the victims may have sent their parts */
+        status = wefti_endpoint_all_gather(endpoint, &rank, sizeof rank, all);
+    } while (status == WEFT_OK);
+    EXPECT(status == WEFT_ERR_PEER_DIED);
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        char who[16];
+        char who[24];
         snprintf(who, sizeof who, "rank %u ", r);
-        named = named || ((deaths.victims >> r & 1) != 0 && strstr(weft_last_error(), who) != NULL);
+        named =
+            named || ((deaths->victims >> r & 1) != 0 && strstr(weft_last_error(), who) != NULL);
     }
     EXPECT(named && strstr(weft_last_error(), "died") != NULL);
     return 0;
@@ -694,7 +701,7 @@ static int gathers_while_some_die(wefti_endpoint_t *endpoint, void *user)
 
 static void test_hosts_deaths_in_a_gather(void **state)
 {
-    static const uint8_t host_of[] = {0, 0, 0, 1, 1, 1, 2};
+    static const uint8_t map[] = {0, 0, 0, 1, 1, 1, 2};
     const deaths_t cases[] = {
         {.victims = 1u << 1, .late = 2, .near = true},
         {.victims = 1u << 3, .late = 4, .near = true}, /* the first rank of a host */
@@ -706,19 +713,17 @@ static void test_hosts_deaths_in_a_gather(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        deaths_t deaths = cases[i];
-        deaths.dying = mmap(NULL, sizeof *deaths.dying, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(deaths.dying != MAP_FAILED);
-        run_hosts(&(shape_t){.size = 7,
-                             .transport = "auto",
-                             .fn = gathers_while_some_die,
-                             .user = &deaths,
-                             .killed = UINT32_MAX,
-                             .host_of = host_of,
-                             .victims = deaths.victims});
-        munmap(deaths.dying, sizeof *deaths.dying);
+        deaths_t *deaths =
+            mmap(NULL, sizeof *deaths, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        assert_true(deaths != MAP_FAILED);
+        *deaths = cases[i];
+        host_map = map;
+        victims = deaths->victims;
+        run_hosts(&(shape_t){7, 0, "auto", gathers_while_some_die, deaths, UINT32_MAX});
+        munmap(deaths, sizeof *deaths);
     }
+    host_map = NULL;
+    victims = 0;
 }
 
 #define SHORT_NS 20000000ull
@@ -765,17 +770,14 @@ static int waits_while_others_move(wefti_endpoint_t *endpoint, void *user)
 
 static void test_hosts_deadline_from_the_last_move(void **state)
 {
-    static const uint8_t host_of[] = {0, 0, 1};
+    static const uint8_t map[] = {0, 0, 1};
     (void)state;
     patience_t *patience =
         mmap(NULL, sizeof *patience, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(patience != MAP_FAILED);
-    run_hosts(&(shape_t){.size = 3,
-                         .transport = "auto",
-                         .fn = waits_while_others_move,
-                         .user = patience,
-                         .killed = UINT32_MAX,
-                         .host_of = host_of});
+    host_map = map;
+    run_hosts(&(shape_t){3, 0, "auto", waits_while_others_move, patience, UINT32_MAX});
+    host_map = NULL;
     munmap(patience, sizeof *patience);
 }
 

@@ -229,32 +229,11 @@ static int hear_of_moves(seat_t *seat, void *user)
     return 0;
 }
 
-/* Where messages take longer than the time between them, they do not go round for ever. */
-static int come_to_rest(seat_t *seat, void *user)
-{
-    uint8_t send = 0, recv[8];
-    uint64_t end = soon(60), since = 0, last = 0;
-    const _Atomic uint64_t *moved_ns = wefti_overlay_moved(seat->overlay);
-    (void)user;
-    seat->settings.timeout_ns = 16; /* 1 ns between them */
-    SEAT_CHECK(gather(seat, &send, 1, recv, 60000, NULL, NULL) == WEFT_OK);
-    do {
-        wefti_overlay_progress(seat->overlay);
-        uint64_t at_ns = atomic_load(moved_ns);
-        since = at_ns != last ? wefti_now_ns() : since;
-        last = at_ns;
-        SEAT_CHECK(wefti_now_ns() < end);
-    } while (wefti_now_ns() - since < 20000000);
-    return 0;
-}
-
 static void test_moves_are_known(void **state)
 {
     (void)state;
     overlay_world_t far = {.size = 8, .fn = hear_of_moves};
-    overlay_world_t round = {.size = 3, .fn = come_to_rest};
     run_overlay_threads(&far);
-    run_overlay_threads(&round);
 }
 
 /* ---- floods ---- */

@@ -115,8 +115,7 @@ weft_status_t wefti_hosts_gather_begin(wefti_hosts_t *hosts)
     }
     gather->starts = (uint32_t *)(gather + 1);
     gather->places = gather->starts + host_count + 1;
-    for (uint32_t r = 0; r < count;
-         r++) { /* places among the ranks of the host, and their number */
+    for (uint32_t r = 0; r < count; r++) { /* places on the host, and how many it has */
         gather->places[r] = gather->starts[endpoint->host_of[r] + 1]++;
     }
     for (uint32_t h = 0; h < host_count; h++) {
@@ -168,11 +167,13 @@ weft_status_t wefti_hosts_all_gather(wefti_endpoint_t *endpoint, const void *sen
     if (hosts->gather == NULL) {
         return gather_far(endpoint, NULL, send, bytes, recv);
     }
-    uint8_t *parts = wefti_alloc(endpoint->allocator, endpoint->world_size * bytes + 1);
+    size_t total;
+    weft_status_t status = wefti_overlay_gather_total(bytes, endpoint->world_size, &total);
+    uint8_t *parts = status == WEFT_OK ? wefti_alloc(endpoint->allocator, total + 1) : NULL;
     if (parts == NULL) {
-        return wefti_hosts_end_world(endpoint, WEFT_ERR_NO_MEMORY);
+        return wefti_hosts_end_world(endpoint, status < 0 ? status : WEFT_ERR_NO_MEMORY);
     }
-    weft_status_t status = gather_by_host(endpoint, send, bytes, parts);
+    status = gather_by_host(endpoint, send, bytes, parts);
     for (uint32_t r = 0; status == WEFT_OK && bytes > 0 && r < endpoint->world_size; r++) {
         memcpy((uint8_t *)recv + r * bytes, parts + hosts->gather->places[r] * bytes, bytes);
     }

@@ -621,7 +621,10 @@ static int gathers_by_host(wefti_endpoint_t *endpoint, void *user)
         EXPECT(strstr(weft_last_error(), text) != NULL);
         EXPECT(wefti_endpoint_agree(endpoint, WEFT_OK) == WEFT_OK);
     }
-    return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;
+    EXPECT(wefti_endpoint_barrier(endpoint) == WEFT_OK);
+    EXPECT(wefti_endpoint_all_gather(endpoint, text, SIZE_MAX / endpoint->world_size + 2, text) ==
+           WEFT_ERR_INVALID_ARGUMENT); /* the product of both is small */
+    return 0;
 }
 
 /* Hosts of different sizes, also of one rank, whose ranks do not follow each other. */

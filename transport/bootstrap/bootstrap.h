@@ -124,6 +124,8 @@ typedef struct wefti_gather {
  * these. ceil(log2 n) messages for n members.
  */
 weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const wefti_gather_t *gather);
+/* WEFT_ERR_INVALID_ARGUMENT if this is more than an all-gather can move. */
+weft_status_t wefti_overlay_gather_total(size_t bytes, size_t ranks, size_t *out_total);
 /* An all-gather of ranks of a host goes on. Other ranks learn about it, at most once per
  * WEFT_TIMEOUT / 16. Any thread. */
 void wefti_overlay_gather_moves(wefti_overlay_t *overlay);

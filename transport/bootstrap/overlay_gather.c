@@ -331,17 +331,23 @@ static weft_status_t run_steps(const gather_t *gather, const wefti_members_t *me
     return WEFT_OK;
 }
 
+weft_status_t wefti_overlay_gather_total(size_t bytes, size_t ranks, size_t *out_total)
+{
+    if (__builtin_mul_overflow(bytes, ranks, out_total) || *out_total > (size_t)1 << 31) {
+        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                           "control all-gather: %zu bytes from each of %zu ranks exceed 2 GiB",
+                           bytes, ranks);
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_overlay_all_gather(wefti_overlay_t *overlay, const wefti_gather_t *params)
 {
     const wefti_members_t everyone = {.count = overlay->world_size, .own = overlay->rank};
     const wefti_members_t *members = params->members != NULL ? params->members : &everyone;
     size_t before = blocks_before(members, members->own), bytes = params->bytes;
     size_t all = blocks_before(members, members->count), total;
-    if (__builtin_mul_overflow(bytes, all, &total) || total > (size_t)1 << 31) {
-        return wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                           "control all-gather: %zu bytes from each of %u ranks exceed 2 GiB",
-                           bytes, overlay->world_size);
-    }
+    WEFT_RETURN_IF_ERROR(wefti_overlay_gather_total(bytes, all, &total));
     const gather_t gather = {overlay, params, ++overlay->gather_sequence, wefti_now_ns()};
     wefti_overlay_gather_moves(overlay);
     /* Blocks from this member's on; turned to their places at the end. */

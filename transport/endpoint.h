@@ -127,5 +127,8 @@ _Static_assert(sizeof(wefti_mapped_control_t) == 4 * WEFTI_PAGE_BYTES, "control 
 
 /* What a value that has landed does to a counter. */
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value);
+/* Orders what links wrote into this process's memory with what its threads do after they heard of it
+ * by way of other processes: an all-gather by hosts, in which ranks but the first meet no link. */
+void wefti_link_order(void);
 
 #endif

@@ -153,11 +153,14 @@ static weft_status_t gather_by_host(wefti_endpoint_t *endpoint, const void *send
                                      .starts = hosts->gather->starts};
     uint8_t *own = parts + members.starts[host] * bytes;
     wefti_overlay_gather_moves(hosts->overlay);
+    wefti_link_order();
     WEFT_RETURN_IF_ERROR(near(endpoint, wefti_mapped_all_gather(inner, send, bytes, own)));
     if (inner->rank == 0) {
         WEFT_RETURN_IF_ERROR(gather_far(endpoint, &members, own, bytes, parts));
     }
-    return near(endpoint, wefti_mapped_broadcast(inner, parts, endpoint->world_size * bytes));
+    weft_status_t status = wefti_mapped_broadcast(inner, parts, endpoint->world_size * bytes);
+    wefti_link_order();
+    return near(endpoint, status);
 }
 
 weft_status_t wefti_hosts_all_gather(wefti_endpoint_t *endpoint, const void *send, size_t bytes,
@@ -190,6 +193,7 @@ static weft_status_t any_by_host(wefti_endpoint_t *endpoint, bool own, bool *out
                                      .own = endpoint->host_of[endpoint->rank],
                                      .ranks = hosts->firsts};
     wefti_overlay_gather_moves(hosts->overlay);
+    wefti_link_order();
     WEFT_RETURN_IF_ERROR(near(endpoint, wefti_mapped_any(inner, own, &own)));
     if (inner->rank == 0) {
         const uint8_t mine = own;
@@ -197,7 +201,9 @@ static weft_status_t any_by_host(wefti_endpoint_t *endpoint, bool own, bool *out
         WEFT_RETURN_IF_ERROR(gather_far(endpoint, &members, &mine, sizeof mine, all));
         own = memchr(all, true, endpoint->host_count) != NULL;
     }
-    return near(endpoint, wefti_mapped_any(inner, own, out_any));
+    weft_status_t status = wefti_mapped_any(inner, own, out_any);
+    wefti_link_order();
+    return near(endpoint, status);
 }
 
 weft_status_t wefti_hosts_any(wefti_endpoint_t *endpoint, bool own, bool *out_any)

@@ -77,6 +77,12 @@ weft_status_t wefti_put_direct(wefti_endpoint_t *endpoint, uint32_t peer, size_t
     return WEFT_OK;
 }
 
+void wefti_link_order(void)
+{
+    static _Atomic uint32_t order;
+    atomic_fetch_add_explicit(&order, 1, memory_order_acq_rel);
+}
+
 void wefti_link_raise(wefti_signal_t *signal, uint32_t value)
 {
     /* Relaxed: a counter has one writer, which is the one calling this. */

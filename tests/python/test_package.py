@@ -19,7 +19,7 @@ BUILD = pathlib.Path(os.environ.get("WEFT_BINARY_DIR") or pathlib.Path(ranks.WEF
 CORE = BUILD / "python" / "weft" / "_core.abi3.so"
 # Beyond the stable ABI of 3.9: exported by 3.9 with the interface that 3.10 and 3.11 made stable (weft_python.h).
 EXPORTED_BY_3_9 = {"PyBuffer_IsContiguous", "PyBuffer_Release", "PyModule_AddType", "PyObject_CheckBuffer",
-                   "PyObject_GetBuffer", "PyType_FromModuleAndSpec", "PyType_GetModuleState", "PyUnicode_AsUTF8AndSize"}
+                   "PyObject_GetBuffer", "PyType_FromModuleAndSpec", "PyType_GetModuleState"}
 # Two ranks' worth of the package without numpy.
 USE = f"MODEL = {str(ranks.SOURCE / 'samples' / 'models' / 'mlp.onnx')!r}" + """
 import array, sys

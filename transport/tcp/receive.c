@@ -63,6 +63,7 @@ static void return_mark(tcp_connection_t *connection, uint64_t mark)
 {
     tcp_peer_t *peer = connection->peer;
     const tcp_frame_t frame = {.kind = TCP_MARKED, .offset = mark};
+    wefti_link_order(); /* all before it is here: the sender will say so */
     pthread_mutex_lock(&peer->lock);
     if (wefti_tcp_queue_frame(connection, &frame, NULL, 0) && !connection->blocked) {
         (void)wefti_tcp_send_queued(connection);
@@ -183,6 +184,7 @@ static void copy_put(tcp_connection_t *connection)
 static bool parse(tcp_connection_t *connection)
 {
     tcp_outcome_t outcome = OUTCOME_DONE;
+    wefti_link_order(); /* the sender knows that the memory is ready */
     while (outcome == OUTCOME_DONE && connection->in_from < connection->in_to) {
         size_t used = 0;
         outcome = do_frame(connection, connection->in + connection->in_from,

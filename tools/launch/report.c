@@ -198,17 +198,28 @@ rank_lines_t *wefti_rank_lines_create(uint32_t world_size, bool tag)
     return lines;
 }
 
+/* One write: launchers of several hosts may share standard error. */
 static void print_line(FILE *file, uint32_t rank, const half_line_t *half, const char *data,
                        size_t bytes)
 {
-    fprintf(file, "[%u] ", rank);
+    char tag[16];
+    size_t used = (size_t)snprintf(tag, sizeof tag, "[%u] ", rank);
+    char *line = malloc(used + half->used + bytes + 1);
+    if (line == NULL) {
+        return;
+    }
+    memcpy(line, tag, used);
     if (half->used > 0) {
-        fwrite(half->data, 1, half->used, file);
+        memcpy(line + used, half->data, half->used);
+        used += half->used;
     }
-    fwrite(data, 1, bytes, file);
+    memcpy(line + used, data, bytes);
+    used += bytes;
     if (bytes == 0 || data[bytes - 1] != '\n') {
-        fputc('\n', file);
+        line[used++] = '\n';
     }
+    fwrite(line, 1, used, file);
+    free(line);
 }
 
 /* Keeps what has no end yet; lines that are too long are cut in pieces. */

@@ -43,7 +43,7 @@ static weft_status_t compare(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     size_t signal =
         offsetof(wefti_channel_t, slots[0].signal) + (call->number & 1) * sizeof(wefti_call_slot_t);
-    weft_status_t status = wefti_call_see_signals(call, signal, call->number, out_blocked);
+    weft_status_t status = wefti_call_see_signals(call, signal, call->number, NULL, out_blocked);
     if (status == WEFT_OK) {
         status = wefti_call_compare(call);
     }

@@ -79,14 +79,15 @@ weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count, 
 /* ---- waiting, the end ---- */
 
 weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
-                                     wefti_blocked_t *out_blocked)
+                                     wefti_awaits_fn awaits, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
     for (; call->peer < group->size; call->peer++) {
         uint32_t r = wefti_group_nth_peer(group, call->peer);
         wefti_signal_t *signal =
             (wefti_signal_t *)(void *)((uint8_t *)group->channels[r] + signal_offset);
-        if (!wefti_signal_comes_soon(group->endpoint, signal, target)) {
+        if ((awaits == NULL || awaits(call, r)) &&
+            !wefti_signal_comes_soon(group->endpoint, signal, target)) {
             return wefti_call_blocked_on(signal, target, out_blocked);
         }
     }
@@ -111,8 +112,8 @@ void wefti_call_complete(wefti_call_t *call)
 
 weft_status_t wefti_call_await_done(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_status_t status =
-        wefti_call_see_signals(call, offsetof(wefti_channel_t, done), call->number, out_blocked);
+    weft_status_t status = wefti_call_see_signals(call, offsetof(wefti_channel_t, done),
+                                                  call->number, NULL, out_blocked);
     if (status == WEFT_OK) {
         wefti_call_complete(call);
     }

@@ -50,9 +50,11 @@ static inline void wefti_call_copy(uint8_t *to, const uint8_t *from, uint64_t by
 
 /* Reduces bytes of each of calls->sources to the first calls->destinations. */
 weft_status_t wefti_call_reduce(wefti_call_t *call, uint32_t destination_count, uint64_t bytes);
-/* Waits for a signal of every peer's channel; target is the same for all. */
+/* Whether the call waits for rank r of its group. */
+typedef bool (*wefti_awaits_fn)(const wefti_call_t *call, uint32_t r);
+/* Waits for a signal of every peer's channel, or of those it awaits; target is the same for all. */
 weft_status_t wefti_call_see_signals(wefti_call_t *call, size_t signal_offset, uint32_t target,
-                                     wefti_blocked_t *out_blocked);
+                                     wefti_awaits_fn awaits, wefti_blocked_t *out_blocked);
 /* This rank is done with the memory of its peers. */
 void wefti_call_publish_done(wefti_call_t *call);
 /* The data is where it belongs. */

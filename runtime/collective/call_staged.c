@@ -309,23 +309,10 @@ static bool awaits(const wefti_call_t *call, uint32_t r)
             call->staged.round + 1 < call->staged.rounds);
 }
 
-static weft_status_t see_round(wefti_call_t *call, wefti_blocked_t *out_blocked)
-{
-    weft_group_t *group = call->group;
-    uint32_t target = group->calls->staged;
-    for (; call->peer < group->size; call->peer++) {
-        uint32_t r = wefti_group_nth_peer(group, call->peer);
-        wefti_signal_t *signal = &group->channels[r]->staged.signal;
-        if (awaits(call, r) && !wefti_signal_comes_soon(group->endpoint, signal, target)) {
-            return wefti_call_blocked_on(signal, target, out_blocked);
-        }
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t staged_advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
-    weft_status_t status = see_round(call, out_blocked);
+    weft_status_t status = wefti_call_see_signals(call, offsetof(wefti_channel_t, staged),
+                                                  call->group->calls->staged, awaits, out_blocked);
     if (status != WEFT_OK) {
         return status;
     }

@@ -15,7 +15,7 @@
 #include "transport/hub.h"
 #include "transport/world.h"
 
-#define VERDICT_TEXT_BYTES 764u
+#define VERDICT_TEXT_BYTES 760u
 /* A link breaks once or twice: more is a network that should not be used. */
 #define LINK_FAULTS_MAX 256u
 
@@ -25,6 +25,8 @@ typedef struct verdict {
     uint32_t agreed; /* text begins with the rank that failed: ranks have agreed on it before */
     char text[VERDICT_TEXT_BYTES];
 } verdict_t;
+#define VERDICT_PIECE_BYTES 128u
+_Static_assert(sizeof(verdict_t) % VERDICT_PIECE_BYTES == 0, "whole pieces");
 
 /* A digest of the last error of this thread that ranks agreed on. A host's ranks agree first, then
  * all ranks, then those that make a group: the first rank that failed is named once. */
@@ -190,7 +192,7 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
-    endpoint->verdicts = wefti_alloc(params->allocator, count * sizeof(verdict_t));
+    endpoint->verdicts = wefti_alloc(params->allocator, count * VERDICT_PIECE_BYTES);
     endpoint->host_of = wefti_alloc(params->allocator, count * sizeof *endpoint->host_of);
     if (endpoint->peer_caps == NULL || endpoint->control == NULL || endpoint->region_of == NULL ||
         endpoint->verdicts == NULL || endpoint->host_of == NULL) {
@@ -310,23 +312,32 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
     return status;
 }
 
-/* Every rank's text, which only a failure is worth gathering. */
+/* The first failing rank's text, which only a failure is worth gathering: piece by piece, so that
+ * little memory is at hand for it. */
 static weft_status_t explain(wefti_endpoint_t *endpoint, const verdict_t *own)
 {
-    verdict_t *verdicts = endpoint->verdicts;
-    weft_status_t gathered = wefti_endpoint_all_gather(endpoint, own, sizeof *own, verdicts);
-    if (gathered < 0) {
-        return gathered;
-    }
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (verdicts[r].status < 0) {
-            verdicts[r].text[VERDICT_TEXT_BYTES - 1] = '\0';
-            return wefti_error_agreed((weft_status_t)verdicts[r].status,
-                                      wefti_endpoint_number(endpoint, r), verdicts[r].agreed != 0,
-                                      verdicts[r].text);
+    verdict_t found = {0};
+    uint32_t first = endpoint->world_size;
+    bool ended = false;
+    for (size_t at = 0; at < sizeof *own && !ended; at += VERDICT_PIECE_BYTES) {
+        uint8_t *pieces = endpoint->verdicts, *piece = (uint8_t *)&found + at;
+        WEFT_RETURN_IF_ERROR(wefti_endpoint_all_gather(endpoint, (const uint8_t *)own + at,
+                                                       VERDICT_PIECE_BYTES, pieces));
+        for (uint32_t r = 0; r < endpoint->world_size && first == endpoint->world_size; r++) {
+            int32_t status;
+            memcpy(&status, pieces + r * VERDICT_PIECE_BYTES, sizeof status);
+            first = status < 0 ? r : first;
         }
+        if (first == endpoint->world_size) {
+            return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether a rank failed");
+        }
+        memcpy(piece, pieces + first * VERDICT_PIECE_BYTES, VERDICT_PIECE_BYTES);
+        size_t read = at + VERDICT_PIECE_BYTES - offsetof(verdict_t, text);
+        ended = memchr(found.text, '\0', read) != NULL;
     }
-    return wefti_error(WEFT_ERR_INTERNAL, "ranks disagree on whether a rank failed");
+    found.text[VERDICT_TEXT_BYTES - 1] = '\0';
+    return wefti_error_agreed((weft_status_t)found.status, wefti_endpoint_number(endpoint, first),
+                              found.agreed != 0, found.text);
 }
 
 /* This rank may end its process as soon as it knows what the others know: those that are late see

@@ -99,9 +99,8 @@ static bool same_subnet(const wefti_interface_t *a, const wefti_interface_t *b)
 }
 
 /* Higher is better; 0: not an address of the peer from here. */
-static uint32_t score(const tcp_t *tcp, const tcp_address_t *peer, const wefti_interface_t *theirs)
+static uint32_t score(const tcp_t *tcp, bool same_network, const wefti_interface_t *theirs)
 {
-    bool same_network = memcmp(peer->network, tcp->own.network, sizeof peer->network) == 0;
     const wefti_address_t *address = &theirs->address;
     if (address->family != 4 && address->family != 6) {
         return 0;
@@ -122,19 +121,47 @@ static uint32_t score(const tcp_t *tcp, const tcp_address_t *peer, const wefti_i
     return best;
 }
 
+weft_status_t wefti_tcp_addresses_keep(tcp_t *tcp, const tcp_address_t *addresses,
+                                       const bool *peers)
+{
+    const weft_allocator_t *allocator = tcp->params.allocator;
+    uint32_t world_size = tcp->params.world_size, total = 0;
+    tcp->ways = wefti_alloc(allocator, world_size * sizeof *tcp->ways);
+    WEFT_RETURN_IF_NO_MEMORY(tcp->ways);
+    for (uint32_t r = 0; r < world_size; r++) {
+        const tcp_address_t *address = &addresses[r];
+        uint32_t sent = address->interface_count;
+        tcp->ways[r] = (tcp_way_t){
+            .same_network =
+                memcmp(address->network, tcp->own.network, sizeof address->network) == 0,
+            .count = (uint8_t)(!peers[r]                  ? 0
+                               : sent < TCP_ADDRESSES_MAX ? sent
+                                                          : TCP_ADDRESSES_MAX),
+            .first = total,
+        };
+        total += tcp->ways[r].count;
+    }
+    tcp->interfaces = wefti_alloc(allocator, total * sizeof *tcp->interfaces);
+    WEFT_RETURN_IF_NO_MEMORY(tcp->interfaces);
+    for (uint32_t r = 0; r < world_size; r++) {
+        memcpy(tcp->interfaces + tcp->ways[r].first, addresses[r].interfaces,
+               tcp->ways[r].count * sizeof *tcp->interfaces);
+    }
+    return WEFT_OK;
+}
+
 uint32_t wefti_tcp_candidates(const tcp_t *tcp, uint32_t peer, uint32_t socket_index,
                               const wefti_address_t **out)
 {
-    const tcp_address_t *address = &tcp->addresses[peer];
-    uint32_t known =
-        address->interface_count < TCP_ADDRESSES_MAX ? address->interface_count : TCP_ADDRESSES_MAX;
+    const tcp_way_t *way = &tcp->ways[peer];
+    const wefti_interface_t *theirs = tcp->interfaces + way->first;
     uint32_t count = 0;
     for (uint32_t wanted_score = 6; wanted_score > 0; wanted_score--) {
         const wefti_address_t *equal[TCP_ADDRESSES_MAX];
         uint32_t equals = 0;
-        for (uint32_t i = 0; i < known; i++) {
-            if (score(tcp, address, &address->interfaces[i]) == wanted_score) {
-                equal[equals++] = &address->interfaces[i].address;
+        for (uint32_t i = 0; i < way->count; i++) {
+            if (score(tcp, way->same_network, &theirs[i]) == wanted_score) {
+                equal[equals++] = &theirs[i].address;
             }
         }
         /* sockets share the networks that both ends are on; other addresses are equally good */

@@ -278,18 +278,15 @@ static weft_status_t tcp_open(const wefti_link_params_t *params, void **out_driv
 static weft_status_t tcp_join(void *driver, const uint8_t *addresses, const bool *peers)
 {
     tcp_t *tcp = driver;
-    size_t bytes = tcp->params.world_size * sizeof *tcp->addresses;
-    tcp->addresses = wefti_alloc(tcp->params.allocator, bytes);
-    WEFT_RETURN_IF_NO_MEMORY(tcp->addresses);
-    memcpy(tcp->addresses, addresses, bytes);
+    const tcp_address_t *all = (const void *)addresses;
     for (uint32_t r = 0; r < tcp->params.world_size; r++) {
-        if (peers[r] && tcp->addresses[r].sockets != tcp->sockets) {
+        if (peers[r] && all[r].sockets != tcp->sockets) {
             return wefti_error(WEFT_ERR_MISMATCH,
                                "WEFT_SOCKETS differs: %u on rank %u, %u on rank %u", tcp->sockets,
-                               tcp->params.rank, tcp->addresses[r].sockets, r);
+                               tcp->params.rank, all[r].sockets, r);
         }
     }
-    return WEFT_OK;
+    return wefti_tcp_addresses_keep(tcp, all, peers);
 }
 
 static size_t tcp_offer_bytes(const wefti_link_params_t *params)
@@ -367,7 +364,7 @@ static void tcp_describe(void *driver, uint32_t rank, char *text, size_t bytes)
         return;
     }
     const wefti_address_t *ways[TCP_ADDRESSES_MAX];
-    uint32_t count = tcp->addresses != NULL ? wefti_tcp_candidates(tcp, rank, 0, ways) : 0;
+    uint32_t count = tcp->interfaces != NULL ? wefti_tcp_candidates(tcp, rank, 0, ways) : 0;
     snprintf(text, bytes, "not connected yet; first by %s, %u sockets",
              wefti_address_text(count > 0 ? ways[0] : &remote, false, to), tcp->sockets);
 }
@@ -474,7 +471,8 @@ static void tcp_close(void *driver, bool forked)
     close_descriptors(tcp);
     pthread_mutex_destroy(&tcp->make_lock);
     wefti_free(allocator, tcp->peers);
-    wefti_free(allocator, tcp->addresses);
+    wefti_free(allocator, tcp->ways);
+    wefti_free(allocator, tcp->interfaces);
     wefti_free(allocator, tcp);
 }
 

@@ -32,6 +32,13 @@ typedef struct tcp_address {
     wefti_interface_t interfaces[TCP_ADDRESSES_MAX];
 } tcp_address_t;
 
+/* Where a peer is reached, which all ranks keep of all others: no more than was sent. */
+typedef struct tcp_way {
+    bool same_network;
+    uint8_t count;  /* 0: not a peer of this driver */
+    uint32_t first; /* of tcp->interfaces */
+} tcp_way_t;
+
 /* ---- frames: what is sent over a connection, in the byte order of both ends ---- */
 
 typedef enum tcp_kind {
@@ -169,7 +176,8 @@ struct tcp {
     tcp_source_t timer, pending; /* pending: the epoll set of the acceptor */
     int listeners[TCP_ADDRESSES_MAX];
     tcp_address_t own;
-    tcp_address_t *addresses;        /* [world_size], from join on */
+    tcp_way_t *ways;                 /* [world_size], from join on */
+    wefti_interface_t *interfaces;   /* theirs */
     _Atomic(tcp_peer_t *) *peers;    /* [world_size], made at first use, kept until close */
     _Atomic(tcp_peer_t *) last_made; /* the list of them */
     pthread_mutex_t make_lock;       /* of threads that add to it */
@@ -190,6 +198,9 @@ struct tcp {
 
 /* ---- addresses.c ---- */
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp);
+/* What tcp_address_t all ranks have sent: [world_size]. */
+weft_status_t wefti_tcp_addresses_keep(tcp_t *tcp, const tcp_address_t *addresses,
+                                       const bool *peers);
 /* The peer's addresses in the order to be tried for a socket; returns how many. */
 uint32_t wefti_tcp_candidates(const tcp_t *tcp, uint32_t peer, uint32_t socket_index,
                               const wefti_address_t **out);

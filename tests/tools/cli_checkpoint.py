@@ -216,8 +216,8 @@ class Checkpoint(Case):
         self.refused(plan, words="written after 4 steps, but training ends after 4", steps=4)
         tensors, metadata = read_safetensors(self.file)
         good = self.file.read_bytes()
-        for change, words in (({"weft.sample_count": "59999"}, "written with 59999 training images"),
-                              ({"weft.sample": "60000"}, "sample 60000 is out of range: the data set has 60000"),
+        for change, words in (({"weft.sample_count": "5999"}, "written with 5999 training images"),
+                              ({"weft.sample": "6000"}, "sample 6000 is out of range: the data set has 6000"),
                               ({"weft.format": "9"}, "checkpoint format 9"),
                               ({"weft.lr": "inf"}, '"weft.lr": not finite'),
                               ({"weft.step": "x"}, '"weft.step": invalid number')):

@@ -388,9 +388,9 @@ class Elastic(Case):
 
     def test_a_death_before_the_first_step(self):
         """While ranks join, make sessions, take the first snapshot: with all bits, from the beginning."""
-        whole = self.run_until(None, 12, 3, ("--batch", 16), DATA, digest=True)
+        whole = self.run_until(None, 60, 3, ("--batch", 16), DATA, digest=True)
         for _ in range(2 if SANITIZED else 6):
-            run = self.start("--elastic", "3:3", "--batch", 16, "--restarts", 1, steps=12)
+            run = self.start("--elastic", "3:3", "--batch", 16, "--restarts", 1)
             while len(children(run.pid)) < 3:
                 self.assertIsNone(run.poll())
             time.sleep(self.random.random() * 0.05)  # anywhere on the way
@@ -409,9 +409,9 @@ class Elastic(Case):
 
     def test_a_death_after_the_last_step(self):
         """While the test set is evaluated: nothing is trained again, and all of the set counts."""
-        data = self.dir / "data"  # with 60000 images to be tested
+        data = self.dir / "data"  # with 60000 images to be tested: the death comes before the end
         data.mkdir()
-        for file in pathlib.Path(DATA).iterdir():
+        for file in pathlib.Path(support.WHOLE_DATA).iterdir():
             for part in "train", "t10k":
                 if file.name.startswith("train"):
                     (data / file.name.replace("train", part)).symlink_to(file)
@@ -421,7 +421,7 @@ class Elastic(Case):
         report, _ = self.end(run)
         self.assertEqual([(r["step"], r["world"]) for r in report["recoveries"]], [(12, 2)])
         self.assertGreater(report["test_accuracy"], 0.2)
-        self.assertEqual(report["param_digest"], self.run_until(None, 12, 3, ("--batch", 16), DATA, digest=True))
+        self.assertEqual(report["param_digest"], self.run_until(None, 12, 3, ("--batch", 16), data, digest=True))
 
     def test_too_few_are_left(self):
         run = self.start("--elastic", "2:3", "--batch", 16, steps=100000)

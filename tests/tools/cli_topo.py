@@ -11,7 +11,7 @@ import subprocess
 import unittest
 
 import support
-from support import SOURCE, WEFT, Case, MODELS
+from support import Case, DATA, MODELS, NEED_DATA, SOURCE, WEFT
 
 MACHINES = SOURCE / "tests" / "data" / "topologies"
 GOLDEN = MACHINES / "drawings.txt"
@@ -209,22 +209,20 @@ class Compile(Case):
         plan = self.compile_for(path, name="uneven.weft")
         self.assertEqual(self.explain(plan)["topology"], "3 hosts, 5 + 3 + 2 ranks")
 
+    @NEED_DATA
     def test_elsewhere_a_plan_warns_and_makes_the_same_bits(self):
-        data = "/usr/share/datasets/fashion-mnist"
-        if not os.path.exists(data):
-            self.skipTest(f"{data} is missing (Debian package dataset-fashion-mnist)")
         here = self.compile("mlp.onnx", "here.weft", 2, 16)
         there = self.compile_for(self.describe([1, 1], link=self.LINK), name="there.weft")
         results = []
         for plan in (here, there):
-            done = self.weft("run", plan, "-n", 2, "--data", data, "--steps", 3, "--no-eval", "--json")
+            done = self.weft("run", plan, "-n", 2, "--data", DATA, "--steps", 3, "--no-eval", "--json")
             results.append(json.loads(done.stdout)["param_digest"])
             self.assertEqual("compiled for 2 hosts x 1 rank, but running on 1 host, 2 ranks" in done.stderr, plan == there,
                              done.stderr)
             self.assertNotIn("order=any", done.stderr)
         self.assertEqual(results[0], results[1])
         loose = self.compile_for(self.describe([1, 1], link=self.LINK), "--order", "any", name="loose.weft")
-        done = self.weft("run", loose, "-n", 2, "--data", data, "--steps", 1, "--no-eval")
+        done = self.weft("run", loose, "-n", 2, "--data", DATA, "--steps", 1, "--no-eval")
         self.assertIn("with order=any sums may have other bits", done.stderr)
 
     def run_on_two_hosts(self, *args, **env):
@@ -248,13 +246,11 @@ class Compile(Case):
         self.assertEqual({pair for pair, name in by.items() if name == "shm"}, {(0, 1), (2, 3)})
         self.assertEqual({name for pair, name in by.items() if pair not in {(0, 1), (2, 3)}} - {"tcp", "verbs"}, set())
 
+    @NEED_DATA
     def test_two_hosts_take_algorithms_for_two(self):
-        data = "/usr/share/datasets/fashion-mnist"
-        if not os.path.exists(data):
-            self.skipTest(f"{data} is missing (Debian package dataset-fashion-mnist)")
         said = self.compile_for(self.describe([2, 2], link=self.LINK), name="said.weft")
         plain = self.compile("mlp.onnx", "plain.weft", 4, 16)
-        work = ["--data", data, "--steps", 2, "--no-eval", "--json"]
+        work = ["--data", DATA, "--steps", 2, "--no-eval", "--json"]
         digests = {json.loads(self.weft("run", plain, "-n", 4, *work).stdout)["param_digest"]}
         for plan, env in ((said, {"WEFT_LOG": "debug"}), (plain, {"WEFT_LOG": "debug", "WEFT_LATE": "0"})):
             text, errors = self.run_on_two_hosts("run", plan, *work, **env)

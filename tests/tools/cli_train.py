@@ -100,7 +100,7 @@ class Train(Case):
             self.assertEqual(run.wait(60), 0)
             lines = shown.decode().split("\r\033[K")
             self.assertGreater(len(lines), 2)
-            self.assertTrue(any(line.startswith("epoch 1/") for line in lines))
+            self.assertTrue(any(line.startswith("epoch ") for line in lines))
             self.assertLess(max(map(len, lines)), columns)
             self.assertEqual(lines[-1], "")
 
@@ -108,7 +108,7 @@ class Train(Case):
         plan = self.compile()
         done = self.weft("run", plan, "-n", 2, "--data", support.DATA, "--no-eval", "--steps",
                          60 if support.SANITIZED else 1500)
-        self.assertRegex(done.stderr, r"epoch 1/\d+  step \d+/\d+  loss \d")
+        self.assertRegex(done.stderr, r"epoch \d+/\d+  step \d+/\d+  loss \d")
         self.assertRegex(done.stdout, r"trained \d+ steps on 2 ranks: loss")
 
 

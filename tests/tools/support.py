@@ -18,6 +18,7 @@ os.environ.pop("WEFT_COSTS", None)
 WEFT = os.environ["WEFT_TOOL"]
 SOURCE = pathlib.Path(os.environ["WEFT_SOURCE_DIR"])
 sys.path.append(str(SOURCE / "tests" / "support"))
+import data_set  # noqa: E402
 from program import free_port, main  # noqa: E402,F401 (part of what tests share)
 BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
 # Half of the default WEFT_TIMEOUT, in seconds: what ends earlier did not wait for that. Bounds on time are
@@ -25,9 +26,10 @@ BINARY = pathlib.Path(os.environ["WEFT_BINARY_DIR"])
 PROMPT = 300
 SANITIZED = os.environ.get("WEFT_SANITIZED", "")
 MODELS = SOURCE / "samples" / "models"
-DATA = "/usr/share/datasets/fashion-mnist"
-HAVE_DATA = os.path.exists(DATA)
-NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{DATA} is missing (Debian package dataset-fashion-mnist)")
+WHOLE_DATA = data_set.WHOLE
+DATA = data_set.tenth(BINARY)  # 6000 images to train, 1000 to test
+HAVE_DATA = os.path.exists(WHOLE_DATA)
+NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{WHOLE_DATA} is missing (Debian package dataset-fashion-mnist)")
 
 
 # Two devices, each on the processors; a driver that is not PoCL ignores it.

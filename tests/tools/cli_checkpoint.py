@@ -73,7 +73,7 @@ class Checkpoint(Case):
             self.assertGreater(np.abs(tensors[f"{name}.momentum"]).max(), 0)
         self.assertEqual({key: metadata[f"weft.{key}"] for key in ("format", "step", "seed", "epoch", "sample", "sample_count",
                                                                    "global_batch", "world_size", "optimizer", "lr")},
-                         {"format": "1", "step": "1", "seed": "0", "epoch": "0", "sample": "32", "sample_count": "60000",
+                         {"format": "1", "step": "1", "seed": "0", "epoch": "0", "sample": "32", "sample_count": "6000",
                           "global_batch": "32", "world_size": "2", "optimizer": "momentum", "lr": "0.125"})
         self.assertEqual(metadata["weft.scalar.lr"], "0.125")
 

@@ -6,7 +6,7 @@ import sys
 import unittest
 
 import support
-from support import Case, DATA, MODELS, NEED_DATA, read_idx
+from support import Case, DATA, MODELS, NEED_DATA, TRAIN_COUNT, read_idx
 
 try:
     import numpy as np
@@ -20,7 +20,7 @@ try:
 except ImportError:
     torch = None
 
-WORLD, BATCH, SEED, COUNT = 2, 16, 3, 60000
+WORLD, BATCH, SEED, COUNT = 2, 16, 3, TRAIN_COUNT
 MASK = (1 << 64) - 1
 
 

@@ -27,7 +27,8 @@ PROMPT = 300
 SANITIZED = os.environ.get("WEFT_SANITIZED", "")
 MODELS = SOURCE / "samples" / "models"
 WHOLE_DATA = data_set.WHOLE
-DATA = data_set.tenth(BINARY)  # 6000 images to train, 1000 to test
+DATA = data_set.tenth(BINARY)
+TRAIN_COUNT = data_set.COUNTS["train"]
 HAVE_DATA = os.path.exists(WHOLE_DATA)
 NEED_DATA = unittest.skipUnless(HAVE_DATA, f"{WHOLE_DATA} is missing (Debian package dataset-fashion-mnist)")
 

@@ -31,7 +31,7 @@ SECONDS=0
 # The optional libraries, interpreters and data sets, launchers, tools that tests start, tools that check the tree.
 test_packages=(libcmocka-dev libibverbs-dev libpmix-dev python3-dev
   opencl-headers ocl-icd-opencl-dev pocl-opencl-icd
-  clang libclang-rt-14-dev libomp-14-dev
+  clang libclang-rt-14-dev libomp-14-dev lld
   python3 python3-venv python3-numpy python3-onnx python3-torch libopenblas0-pthread
   libonnx-testdata dataset-fashion-mnist
   openmpi-bin mpich slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge

@@ -369,7 +369,7 @@ class OpenCL(Case):
 
     @NEED_DEVICES
     def test_bench(self):
-        rows = self.weft_json("bench", "all_reduce", "--device", "opencl:0,1", "--max", "4K", "--check", env=TWO)["rows"]
+        rows = self.weft_json("bench", "all_reduce", "--device", "opencl:0,1", "--max", "4K", "--iterations", 20, "--check", env=TWO)["rows"]
         self.assertTrue(rows)
         self.assertEqual({row["wrong"] for row in rows}, {0})
         run = self.weft("bench", "all_reduce", "--device", "opencl", "--max", "8", env={"WEFT_OPENCL_MEMORY": "buffer"}, code=2)

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import support
-from cli_checkpoint import read_safetensors
+from cli_checkpoint import step_of
 from support import Case, DATA, MODELS, NEED_DATA, SOURCE, WEFT
 
 try:
@@ -99,7 +99,7 @@ class Kubernetes(Case):
 
     def step(self):
         file = self.dir / "state.safetensors"
-        return int(read_safetensors(file)[1]["weft.step"]) if file.exists() else 0
+        return step_of(file) if file.exists() else 0
 
     @NEED_DATA
     @unittest.skipIf(support.SANITIZED, "one case is enough under sanitizers")

@@ -184,7 +184,8 @@ static bool have_verbs(void)
 
 static void test_conformance_of_verbs(void **state)
 {
-    static const fabric_t verbs = {"hosts over verbs", true, NULL, 0, NULL, "verbs,tcp", 1, {2, 4}};
+    /* One world, as an emulated machine takes minutes for each; rdma_links and rdma_world have 2 and 4 ranks. */
+    static const fabric_t verbs = {"hosts over verbs", true, NULL, 0, NULL, "verbs,tcp", 1, {3}};
     (void)state;
     if (!have_verbs()) {
         print_message("skipped: no RDMA device (the test rdma runs this in an emulated machine)\n");

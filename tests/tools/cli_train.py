@@ -32,13 +32,13 @@ class Train(Case):
         policies = ("bytes:25M", "bytes:1M,time:5ms", "bytes:256K", "index:0,4", "percent:60,40", "one", "none")
         for policy in policies[-2:] if support.SANITIZED else policies:
             plan = self.compile("mlp.onnx", "p.weft", 2, 32, "--bucket", policy)
-            digests[policy] = self.train(plan)["param_digest"]
+            digests[policy] = self.train(plan, steps=8)["param_digest"]
         for name, env in (("again", {}), ("inline", {"WEFT_PROGRESS": "inline"}),
                           ("thread", {"WEFT_PROGRESS": "thread"})):
-            digests[name] = self.train(plan, env=env)["param_digest"]
+            digests[name] = self.train(plan, steps=8, env=env)["param_digest"]
         for isa in ("portable", "avx2", "avx512"):
             if isa in cpu_flags() or (isa == "portable" and not support.SANITIZED):  # slow twice over
-                digests[isa] = self.train(plan, env={"WEFT_ISA": isa})["param_digest"]
+                digests[isa] = self.train(plan, steps=8, env={"WEFT_ISA": isa})["param_digest"]
         self.assertEqual(len(set(digests.values())), 1, digests)
 
     def test_thread_progress_reports_overlap(self):
@@ -88,7 +88,7 @@ class Train(Case):
             mine, theirs = pty.openpty()
             fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             run = subprocess.Popen([support.WEFT, "run", str(plan), "-n", "2", "--data", support.DATA, "--no-eval",
-                                    "--steps", "60" if support.SANITIZED else "300"], stderr=theirs, stdout=subprocess.DEVNULL)
+                                    "--steps", "60" if support.SANITIZED else "150"], stderr=theirs, stdout=subprocess.DEVNULL)
             os.close(theirs)
             shown = b""
             try:
@@ -107,7 +107,7 @@ class Train(Case):
     def test_progress_lines_on_a_long_run(self):
         plan = self.compile()
         done = self.weft("run", plan, "-n", 2, "--data", support.DATA, "--no-eval", "--steps",
-                         60 if support.SANITIZED else 1500)
+                         60 if support.SANITIZED else 300)
         self.assertRegex(done.stderr, r"epoch \d+/\d+  step \d+/\d+  loss \d")
         self.assertRegex(done.stdout, r"trained \d+ steps on 2 ranks: loss")
 

@@ -295,7 +295,7 @@ static void check_shape(shape_t s)
     problem_t p;
     float *bits[4] = {NULL};
     make_problem(s, &p);
-    /* Products by calls of fmaf take most of the time: of odd widths in one layout, of even in the other. */
+    /* Products by fmaf are slow: with PORTABLE_LAYOUTS 1 one layout, by the width of the input. */
     for (int i = 0; i < PORTABLE_LAYOUTS; i++) {
         const int last = (int)(s.in[1] + i) % 2;
         check(&p, WEFT_ISA_PORTABLE, 1, last, last, bits);

@@ -184,7 +184,7 @@ static bool have_verbs(void)
 
 static void test_conformance_of_verbs(void **state)
 {
-    /* One world, as an emulated machine takes minutes for each; rdma_links and rdma_world have 2 and 4 ranks. */
+    /* One world: an emulated machine takes minutes for more. rdma_world has 2 and 4 ranks. */
     static const fabric_t verbs = {"hosts over verbs", true, NULL, 0, NULL, "verbs,tcp", 1, {3}};
     (void)state;
     if (!have_verbs()) {

@@ -266,19 +266,22 @@ static void poll_once(rendezvous_t *meet)
     for (uint32_t i = 0; i < pending; i++) {
         polls[1 + i] = (struct pollfd){.fd = meet->pending[i].socket, .events = POLLIN};
     }
-    for (uint32_t r = 0; r < world_size; r++) {
-        bool watch = r > 0 && meet->peers[r].joined && meet->failure == WEFT_OK;
-        polls[1 + pending + r] =
-            (struct pollfd){.fd = watch ? meet->peers[r].socket : -1, .events = POLLIN};
+    /* Only what is open: poll() refuses more entries than a process may have descriptors. */
+    uint32_t count = 1 + pending;
+    for (uint32_t r = 1; r < world_size; r++) {
+        if (meet->peers[r].joined && meet->failure == WEFT_OK) {
+            polls[count++] = (struct pollfd){.fd = meet->peers[r].socket, .events = POLLIN};
+        }
     }
     uint64_t now = wefti_now_ns();
     uint64_t left = meet->deadline > now ? meet->deadline - now : 0;
     int timeout_ms = left > WEFTI_SLICE_NS ? 50 : (int)(left / 1000000 + 1);
-    if (poll(polls, 1 + pending + world_size, timeout_ms) <= 0) {
+    if (poll(polls, count, timeout_ms) <= 0) {
         return;
     }
-    for (uint32_t r = 1; r < world_size; r++) {
-        if (polls[1 + pending + r].revents != 0) {
+    for (uint32_t r = 1, at = 1 + pending; r < world_size && at < count; r++) {
+        if (meet->peers[r].joined && polls[at].fd == meet->peers[r].socket &&
+            polls[at++].revents != 0) {
             read_report(meet, r);
         }
     }

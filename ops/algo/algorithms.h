@@ -100,6 +100,7 @@ extern const wefti_algorithm_list_t wefti_pairwise_algorithms;
 extern const wefti_algorithm_list_t wefti_chain_algorithms;
 extern const wefti_algorithm_list_t wefti_direct_algorithms;
 extern const wefti_algorithm_list_t wefti_hierarchical_algorithms;
+extern const wefti_algorithm_list_t wefti_levels_algorithms;
 
 #define WEFTI_ALGORITHM(op_, name_, doc_, eligible_, resources_, build_)                           \
     {                                                                                              \

@@ -131,7 +131,7 @@ static weft_status_t ask_resources(const weft_algorithm_t *algorithm,
     return WEFT_OK;
 }
 
-/* What the algorithm sees: ranks by their numbers, and no hosts. */
+/* What the algorithm sees: ranks, and their hosts and racks, by their numbers. */
 static weft_algo_params_t numbered(const weft_algo_params_t *params,
                                    const wefti_rank_numbers_t *numbers)
 {
@@ -139,8 +139,10 @@ static weft_algo_params_t numbered(const weft_algo_params_t *params,
     own.rank = numbers->number_of[params->rank];
     own.root = numbers->number_of[params->root];
     own.peer = numbers->number_of[params->peer];
-    own.host_sizes = own.host_of = own.rail_of = own.rack_of = NULL;
-    own.host_count = own.host_of_count = 0;
+    own.host_of = numbers->number_of + params->group_size; /* by number: renumber.c */
+    own.rack_of = params->rack_of != NULL ? own.host_of + params->group_size : NULL;
+    own.host_sizes = own.rail_of = NULL;
+    own.host_count = 0;
     return own;
 }
 

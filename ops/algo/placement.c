@@ -21,6 +21,47 @@ uint32_t wefti_placement_host_of(const weft_algo_params_t *params, uint32_t rank
     return host;
 }
 
+/* Ranks of each part, such as a host; 0: not all have as many. count: [ranks], zeros */
+static uint32_t equal_parts(const uint32_t *part_of, uint32_t ranks, uint32_t *count)
+{
+    uint32_t each = 0;
+    bool equal = true;
+    for (uint32_t r = 0; r < ranks; r++) {
+        equal = equal && part_of[r] < ranks;
+        count[equal ? part_of[r] : 0]++;
+    }
+    for (uint32_t part = 0; part < ranks; part++) {
+        each = each == 0 ? count[part] : each;
+        equal = equal && (count[part] == 0 || count[part] == each);
+    }
+    return equal ? each : 0;
+}
+
+const char *wefti_placement_levels(const weft_algo_params_t *params, uint32_t sizes[WEFTI_LEVELS])
+{
+    uint32_t n = params->group_size;
+    if (params->host_of == NULL || params->rack_of == NULL) {
+        return "the group is in one rack, or its racks are not known";
+    }
+    uint32_t *count = wefti_alloc(NULL, 2ul * n * sizeof *count);
+    if (count == NULL) {
+        return "out of memory";
+    }
+    uint32_t in_host = equal_parts(params->host_of, n, count);
+    uint32_t in_rack = equal_parts(params->rack_of, n, count + n);
+    wefti_free(NULL, count);
+    if (in_host == 0 || in_rack == 0 || in_rack % in_host != 0) {
+        return in_host == 0 ? "its hosts have different numbers of ranks"
+                            : "its racks have different numbers of hosts";
+    }
+    sizes[0] = in_host;
+    sizes[1] = in_rack / in_host;
+    sizes[2] = n / in_rack;
+    return sizes[2] == 1   ? "the group is in one rack"
+           : sizes[1] == 1 ? "each of its racks has one host"
+                           : NULL;
+}
+
 static void find_hosts(wefti_placement_t *p, const weft_algo_params_t *params)
 {
     uint32_t host = 0, left = params->host_count > 0 ? params->host_sizes[0] : p->ranks;

@@ -14,6 +14,7 @@
 #include <weft/algo.h>
 
 #define WEFTI_MAX_PLACED_RANKS 4096u
+#define WEFTI_LEVELS 3u /* of a placement, from the inside */
 
 typedef struct wefti_placement {
     uint32_t ranks, hosts, own; /* own: the host of params->rank */
@@ -29,6 +30,8 @@ typedef struct wefti_placement {
 uint32_t wefti_placement_hosts(const weft_algo_params_t *params);
 /* The host of a rank, without any memory; hosts are numbered by the parameters. */
 uint32_t wefti_placement_host_of(const weft_algo_params_t *params, uint32_t rank);
+/* Ranks of each host, hosts of each rack, racks: NULL, or why these are not numbers for all. */
+const char *wefti_placement_levels(const weft_algo_params_t *params, uint32_t sizes[WEFTI_LEVELS]);
 /* False: no memory. */
 bool wefti_placement_init(wefti_placement_t *placement, const weft_algo_params_t *params);
 void wefti_placement_deinit(wefti_placement_t *placement);

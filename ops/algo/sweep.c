@@ -210,25 +210,32 @@ typedef struct placed {
 /* Number `which` of the ways in which n ranks may lie on hosts; false: there are no more. */
 static bool place(uint32_t which, uint32_t n, placed_t *out)
 {
-    static const char *const texts[] = {"two hosts in turns, ", "hosts of one rank and one more, ",
-                                        "up to eight hosts in a row, ", "hosts mixed up, ",
-                                        "two hosts in a row, "};
+    static const char *const texts[] = {
+        "two hosts in turns, ",         "hosts of one rank and one more, ",
+        "up to eight hosts in a row, ", "hosts mixed up, ",
+        "two hosts in a row, ",         "hosts of two ranks in turns, "};
     uint32_t state = n * 2654435761u;
     if (which >= sizeof texts / sizeof *texts) {
         return false;
     }
     out->text = texts[which];
-    out->hosts = which == 2 ? (n < 8 ? n : 8) : which == 3 ? (n < 4 ? n : 4) : 2;
+    out->hosts = which == 2   ? (n < 8 ? n : 8)
+                 : which == 3 ? (n < 4 ? n : 4)
+                 : which == 5 ? (n + 1) / 2
+                              : 2;
     for (uint32_t r = 0; r < n; r++) {
         state = state * 1664525u + 1013904223u;
         uint32_t in_row = (uint32_t)((uint64_t)r * out->hosts / n);
         uint32_t mixed = r < out->hosts ? out->hosts - 1 - r : (state >> 24) % out->hosts;
         out->host_of[r] = which == 0   ? r % 2
+                          : which == 5 ? r % out->hosts
                           : which == 1 ? r == n / 2
                           : which == 3 ? mixed
                                        : in_row;
         out->rail_of[r] = which == 3 ? state >> 20 & 1 : (n - r) / 3;
-        out->rack_of[r] = which == 2 || which == 3 ? (out->host_of[r] + 1) % 2 : 0;
+        out->rack_of[r] = which == 5                 ? out->host_of[r] % (n % 3 == 0 ? 3 : 2)
+                          : which == 2 || which == 3 ? (out->host_of[r] + 1) % 2
+                                                     : 0;
     }
     return true;
 }

@@ -11,7 +11,7 @@ static const wefti_algorithm_list_t *const lists[] = {
     &wefti_doubling_algorithms,     &wefti_halving_algorithms,     &wefti_ring_algorithms,
     &wefti_bruck_algorithms,        &wefti_log_step_algorithms,    &wefti_binomial_algorithms,
     &wefti_pairwise_algorithms,     &wefti_chain_algorithms,       &wefti_direct_algorithms,
-    &wefti_hierarchical_algorithms,
+    &wefti_hierarchical_algorithms, &wefti_levels_algorithms,
 };
 
 const weft_algorithm_t *wefti_algorithm_at(size_t index)

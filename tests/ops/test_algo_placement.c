@@ -108,7 +108,7 @@ static void test_all_that_number_ranks_cross_as_consecutive_ranks_do(void **stat
         weft_algo_params_t in_rows = params_of(algorithm->op, rows, NULL);
         weft_algo_resources_t resources = {0};
         wefti_algorithm_resources(algorithm, &in_turns, &resources);
-        if (!resources.by_placement) {
+        if (!resources.by_placement || wefti_algorithm_reason(algorithm, &in_turns) != NULL) {
             continue;
         }
         crossing_t a = count_crossing(algorithm->name, &in_turns, turns);
@@ -189,9 +189,114 @@ static void test_schedules_in_turns_are_proved(void **state)
     }
 }
 
+/* ---- levels ---- */
+
+static bool has_levels(const weft_algorithm_t *algorithm)
+{
+    return strncmp(algorithm->name, "levels-", 7) == 0;
+}
+
+/* Racks of `hosts` hosts with `each` ranks, whose ranks, hosts and racks are mixed up. */
+static uint32_t mix_up(uint32_t each, uint32_t hosts, uint32_t racks, uint32_t *host_of,
+                       uint32_t *rack_of)
+{
+    uint32_t n = each * hosts * racks;
+    for (uint32_t r = 0; r < n; r++) {
+        uint32_t place = r * 5 % n; /* 5 divides no n below */
+        host_of[r] = place / each;
+        rack_of[r] = racks - 1 - place / (each * hosts);
+    }
+    return n;
+}
+
+/* All rows, in place and not, over shared memory and put links: same results on all ranks. */
+static void test_levels_are_proved(void **state)
+{
+    static const uint32_t shapes[][3] = {{1, 2, 2}, {2, 2, 2}, {2, 3, 2}, {3, 2, 3}, {1, 3, 4}};
+    uint32_t host_of[24], rack_of[24], count = 0;
+    const weft_algorithm_t *algorithm;
+    (void)state;
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        uint32_t n = mix_up(shapes[s][0], shapes[s][1], shapes[s][2], host_of, rack_of);
+        for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
+            weft_algo_params_t params = params_of(algorithm->op, host_of, rack_of);
+            params.group_size = n;
+            params.host_of_count = shapes[s][1] * shapes[s][2];
+            bool both = wefti_collective_of(algorithm->op)->in_place;
+            for (params.in_place = 0; has_levels(algorithm) && params.in_place <= both;
+                 params.in_place++) {
+                if (weft_algorithm_verify(algorithm, &params) != WEFT_OK) {
+                    fail_msg("%s", weft_last_error());
+                }
+                count++;
+            }
+        }
+    }
+    assert_int_equal(count, 5 * 2 * 9);
+}
+
+/* Blocks that enter racks, of as many as all ranks have: (racks - 1) of each, twice for an
+ * all-reduce, once where two racks read each other's sums whole. */
+static void test_levels_cross_racks_with_the_fewest_blocks(void **state)
+{
+    (void)state;
+    weft_algo_params_t params = params_of(WEFT_COLLECTIVE_ALL_REDUCE, turns, rack_turns);
+    params.pieces = 1;
+    assert_int_equal(count_crossing("levels-sss", &params, rack_turns).blocks, 2 * RANKS);
+    assert_int_equal(count_crossing("levels-ssw", &params, rack_turns).blocks, 2 * RANKS / 2);
+    assert_int_equal(count_crossing("levels-lww", &params, rack_turns).pairs, 2 * 2);
+    assert_int_equal(count_crossing("levels-lww", &params, turns).pairs, 2 * 4);
+    params.op = WEFT_COLLECTIVE_REDUCE_SCATTER;
+    assert_int_equal(count_crossing("levels-sss", &params, rack_turns).blocks, RANKS);
+    params.op = WEFT_COLLECTIVE_ALL_GATHER;
+    assert_int_equal(count_crossing("levels-sss", &params, rack_turns).blocks, RANKS);
+    /* Between the hosts of all racks: each block of a host for each other host. */
+    assert_int_equal(count_crossing("hierarchical", &params, rack_turns).blocks, 2 * RANKS);
+}
+
+static void test_levels_need_a_regular_placement(void **state)
+{
+    (void)state;
+    static const uint32_t uneven[RANKS] = {0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+    static const uint32_t one_more[RANKS] = {0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const uint32_t one[RANKS] = {0};
+    const struct {
+        const uint32_t *host_of, *rack_of;
+        weft_order_t order;
+        const char *reason;
+    } rows_of[] = {
+        {rows, rack_rows, WEFT_ORDER_ANY, NULL},
+        {rows, rack_rows, WEFT_ORDER_TREE, "it cannot realise the group's reduction order"},
+        {rows, NULL, WEFT_ORDER_ANY, "the group is in one rack, or its racks are not known"},
+        {NULL, NULL, WEFT_ORDER_ANY, "the group is in one rack, or its racks are not known"},
+        {rows, one, WEFT_ORDER_ANY, "the group is in one rack"},
+        {rows, rows, WEFT_ORDER_ANY, "each of its racks has one host"},
+        {uneven, rack_rows, WEFT_ORDER_ANY, "its hosts have different numbers of ranks"},
+        {rows, one_more, WEFT_ORDER_ANY, "its racks have different numbers of hosts"},
+    };
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++) {
+        weft_algo_params_t params =
+            params_of(WEFT_COLLECTIVE_ALL_REDUCE, rows_of[i].host_of, rows_of[i].rack_of);
+        params.order = rows_of[i].order;
+        const char *reason =
+            wefti_algorithm_reason(wefti_algorithm_find(params.op, "levels-sss"), &params);
+        assert_true((reason == NULL) == (rows_of[i].reason == NULL));
+        if (reason != NULL) {
+            assert_string_equal(reason, rows_of[i].reason);
+        }
+    }
+    /* An all-gather has no order. */
+    weft_algo_params_t gather = params_of(WEFT_COLLECTIVE_ALL_GATHER, rows, rack_rows);
+    gather.order = WEFT_ORDER_TREE;
+    assert_null(wefti_algorithm_reason(wefti_algorithm_find(gather.op, "levels-sss"), &gather));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_levels_are_proved),
+        cmocka_unit_test(test_levels_cross_racks_with_the_fewest_blocks),
+        cmocka_unit_test(test_levels_need_a_regular_placement),
         cmocka_unit_test(test_ring_crosses_each_pair_of_hosts_once),
         cmocka_unit_test(test_trees_follow_hosts),
         cmocka_unit_test(test_all_that_number_ranks_cross_as_consecutive_ranks_do),

@@ -30,7 +30,12 @@ static bool last_was(const weft_group_t *group, const char *path, const char *al
 
 static bool needs_hosts(const weft_algorithm_t *algorithm)
 {
-    return strcmp(algorithm->name, "hierarchical") == 0 || strcmp(algorithm->name, "rails") == 0;
+    weft_algo_params_t alone = {.struct_size = sizeof alone,
+                                .op = algorithm->op,
+                                .group_size = 2,
+                                .peer = 1,
+                                .order = WEFT_ORDER_ANY};
+    return wefti_algorithm_reason(algorithm, &alone) != NULL;
 }
 
 /* ---- refused ---- */

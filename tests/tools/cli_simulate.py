@@ -186,6 +186,25 @@ class Simulate(Case):
                         self.assertLessEqual(best["communication_us"], forced["communication_us"] * 1.05, algorithm)
         self.assertGreater(len(chosen), 1)
 
+    @unittest.skipIf(SANITIZED, "takes long; the other cases reach the same code")
+    def test_levels_are_taken_where_racks_are_far_apart(self):
+        """Of 4 hosts in 2 racks with a slow link between them; another row for each size."""
+        topology = self.topology(hosts(4, 4, 2, levels={"rack": {"gbit_per_s": 10, "latency_us": 5}}))
+        rows, chosen = ("levels-lww", "levels-lsw", "levels-lss", "levels-ssw", "levels-sss"), []
+        for model, bucket in (("mlp.onnx", "none"), ("mlp.onnx", "one")):
+            options = ("--order", "any", "--bucket", bucket)
+            best = self.simulate(self.plan(topology, *options, model=model), topology)
+            chosen.append({row["algorithm"] for row in best["collectives"]})
+            for algorithm in (*rows, "ring", "halving-doubling", "hierarchical", "rails"):
+                plan = self.plan(topology, *options, "--algo", f"all_reduce={algorithm}", model=model)
+                forced = self.simulate(plan, topology)["communication_us"]
+                self.assertLessEqual(best["communication_us"], forced * 1.05, (algorithm, bucket))
+                if algorithm not in rows:
+                    self.assertLess(best["communication_us"] * 1.2, forced, (algorithm, bucket))
+        self.assertGreater(len(chosen[0]), 1, chosen)  # sizes differ, and so do the rows
+        for algorithm in chosen[0] | chosen[1]:
+            self.assertIn(algorithm, rows)
+
     def test_one_fast_link_changes_the_plan(self):
         """Of four hosts, two of which a fast link joins; groups of tensor parallelism are on these two."""
         choices = []

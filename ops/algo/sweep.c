@@ -201,11 +201,37 @@ static bool looks_at_placement(const weft_algorithm_t *algorithm, const weft_alg
     return resources.by_placement != 0;
 }
 
+/* Of those that look at hosts, those to which these are not enough. */
+static bool looks_at_racks(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    const uint32_t sizes[2] = {1, params->group_size - 1};
+    weft_algo_params_t two = *params;
+    two.host_sizes = sizes;
+    two.host_count = 2;
+    two.order = WEFT_ORDER_ANY;
+    return params->group_size > 1 && looks_at_hosts(algorithm, params) &&
+           wefti_algorithm_reason(algorithm, &two) != NULL;
+}
+
+#define IN_RACKS 5u /* the placement in racks that are alike */
+
 typedef struct placed {
     const char *text;
     uint32_t hosts;
-    uint32_t host_of[PLACED_MORE], rail_of[PLACED_MORE], rack_of[PLACED_MORE];
+    uint32_t *host_of, *rail_of, *rack_of; /* [ranks] */
 } placed_t;
+
+/* Ranks in turns on hosts of two, or of one, and these in turns in racks of as many hosts each, if
+ * the number of ranks is no prime. */
+static uint32_t hosts_in_racks(uint32_t n, uint32_t *out_racks)
+{
+    uint32_t hosts = n % 4 == 0 || n % 6 == 0 ? n / 2 : n, racks = hosts % 3 == 0 ? 3 : 2;
+    while (hosts % racks != 0) {
+        racks++;
+    }
+    *out_racks = racks;
+    return hosts;
+}
 
 /* Number `which` of the ways in which n ranks may lie on hosts; false: there are no more. */
 static bool place(uint32_t which, uint32_t n, placed_t *out)
@@ -213,27 +239,27 @@ static bool place(uint32_t which, uint32_t n, placed_t *out)
     static const char *const texts[] = {
         "two hosts in turns, ",         "hosts of one rank and one more, ",
         "up to eight hosts in a row, ", "hosts mixed up, ",
-        "two hosts in a row, ",         "hosts of two ranks in turns, "};
-    uint32_t state = n * 2654435761u;
+        "two hosts in a row, ",         "racks in turns, "};
+    uint32_t state = n * 2654435761u, racks, in_racks = hosts_in_racks(n, &racks);
     if (which >= sizeof texts / sizeof *texts) {
         return false;
     }
     out->text = texts[which];
-    out->hosts = which == 2   ? (n < 8 ? n : 8)
-                 : which == 3 ? (n < 4 ? n : 4)
-                 : which == 5 ? (n + 1) / 2
-                              : 2;
+    out->hosts = which == 2          ? (n < 8 ? n : 8)
+                 : which == 3        ? (n < 4 ? n : 4)
+                 : which == IN_RACKS ? in_racks
+                                     : 2;
     for (uint32_t r = 0; r < n; r++) {
         state = state * 1664525u + 1013904223u;
         uint32_t in_row = (uint32_t)((uint64_t)r * out->hosts / n);
         uint32_t mixed = r < out->hosts ? out->hosts - 1 - r : (state >> 24) % out->hosts;
-        out->host_of[r] = which == 0   ? r % 2
-                          : which == 5 ? r % out->hosts
-                          : which == 1 ? r == n / 2
-                          : which == 3 ? mixed
-                                       : in_row;
+        out->host_of[r] = which == 0          ? r % 2
+                          : which == IN_RACKS ? r % out->hosts
+                          : which == 1        ? r == n / 2
+                          : which == 3        ? mixed
+                                              : in_row;
         out->rail_of[r] = which == 3 ? state >> 20 & 1 : (n - r) / 3;
-        out->rack_of[r] = which == 5                 ? out->host_of[r] % (n % 3 == 0 ? 3 : 2)
+        out->rack_of[r] = which == IN_RACKS          ? out->host_of[r] % racks
                           : which == 2 || which == 3 ? (out->host_of[r] + 1) % 2
                                                      : 0;
     }
@@ -246,18 +272,23 @@ static weft_status_t prove_placements(wefti_sweep_t *sweep, const weft_algorithm
                                       weft_algo_params_t *params, bool numbered)
 {
     uint32_t sizes[3], n = params->group_size;
+    bool more = n > PLACED_RANKS && n != PLACED_MORE, racks = looks_at_racks(algorithm, params);
     placed_t placed;
     weft_status_t status = WEFT_OK;
-    if (n < 2 || (n > PLACED_RANKS && n != PLACED_MORE)) {
+    if (n < 2 || (more && !racks)) {
         return WEFT_OK;
     }
+    placed.host_of = wefti_alloc(sweep->allocator, 3ul * n * sizeof *placed.host_of);
+    WEFT_RETURN_IF_NO_MEMORY(placed.host_of);
+    placed.rail_of = placed.host_of + n;
+    placed.rack_of = placed.rail_of + n;
     params->host_sizes = NULL;
     params->host_count = 0;
     params->order_sizes = sizes;
     params->order_size_count = uneven_blocks(n, sizes);
     int orders = wefti_collective_reduces(params->op) ? WEFT_ORDER_ANY : WEFT_ORDER_TREE;
     int first = numbered ? orders : WEFT_ORDER_TREE;
-    for (uint32_t which = 0; place(which, n, &placed) && status >= 0; which++) {
+    for (uint32_t which = more ? IN_RACKS : 0; status >= 0 && place(which, n, &placed); which++) {
         params->host_of = placed.host_of;
         params->host_of_count = placed.hosts;
         params->rail_of = placed.rail_of;
@@ -269,6 +300,7 @@ static weft_status_t prove_placements(wefti_sweep_t *sweep, const weft_algorithm
         }
     }
     sweep->placed = "";
+    wefti_free(sweep->allocator, placed.host_of);
     return status;
 }
 
@@ -301,7 +333,9 @@ weft_status_t wefti_sweep_size(wefti_sweep_t *sweep, uint32_t group_size)
             params.pieces = !hosts || group_size <= PIECES_RANKS ? 0 : group_size <= 17 ? 2 : 1;
             status = prove_orders(sweep, algorithm, &params);
             bool numbered = !hosts && looks_at_placement(algorithm, &params);
-            if (status >= 0 && (hosts || numbered) && sweep->links != WEFTI_SWEEP_DIRECT) {
+            bool all = sweep->links != WEFTI_SWEEP_DIRECT;
+            if (status >= 0 &&
+                (((hosts || numbered) && all) || looks_at_racks(algorithm, &params))) {
                 status = prove_placements(sweep, algorithm, &params, numbered);
             }
         }

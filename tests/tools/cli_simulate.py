@@ -193,7 +193,9 @@ class Simulate(Case):
         rows, chosen = ("levels-lww", "levels-lsw", "levels-lss", "levels-ssw", "levels-sss"), []
         for model, bucket in (("mlp.onnx", "none"), ("mlp.onnx", "one")):
             options = ("--order", "any", "--bucket", bucket)
-            best = self.simulate(self.plan(topology, *options, model=model), topology)
+            plan = self.plan(topology, *options, model=model)
+            best = self.simulate(plan, topology)
+            self.assertTrue(self.weft("verify", plan).stdout.endswith("\nproved\n"))
             chosen.append({row["algorithm"] for row in best["collectives"]})
             for algorithm in (*rows, "ring", "halving-doubling", "hierarchical", "rails"):
                 plan = self.plan(topology, *options, "--algo", f"all_reduce={algorithm}", model=model)

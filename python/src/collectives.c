@@ -148,21 +148,25 @@ int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t r
     return 0;
 }
 
-int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
-                    uint64_t in_place)
+bool wp_call_overlaps(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
+                      uint64_t in_place)
 {
     uint64_t bytes = weft_dtype_size_bytes(call->send.dtype);
     uintptr_t send = (uintptr_t)call->send.data, recv = (uintptr_t)call->recv.data;
     uintptr_t send_end = send + send_count * bytes, recv_end = recv + recv_count * bytes;
     bool larger_recv = recv_count >= send_count;
     uintptr_t place = (larger_recv ? recv : send) + in_place * bytes;
-    if (send_count == 0 || recv_count == 0 || send >= recv_end || recv >= send_end ||
-        place == (larger_recv ? send : recv)) {
+    return send_count > 0 && recv_count > 0 && send < recv_end && recv < send_end &&
+           place != (larger_recv ? send : recv);
+}
+
+int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
+                    uint64_t in_place)
+{
+    if (!wp_call_overlaps(call, send_count, recv_count, in_place)) {
         return 0;
     }
-    PyErr_SetString(
-        PyExc_ValueError,
-        "tensor and out overlap in a way that is not the in-place form of this operator");
+    PyErr_SetString(PyExc_ValueError, WP_OVERLAP_TEXT);
     return -1;
 }
 

@@ -54,10 +54,15 @@ int wp_call_reduction(wp_call_t *call, PyObject *op);
  */
 int wp_call_result(wp_state_t *state, wp_call_t *call, PyObject *out, uint32_t rank,
                    const int64_t *dims, uint64_t count);
+#define WP_OVERLAP_TEXT                                                                            \
+    "tensor and out overlap in a way that is not the in-place form of this operator"
 /*
- * ValueError where the memory of send and recv overlaps, but for the one place that the operator
- * works in place: in_place elements into the larger one, in which the smaller one begins.
+ * Whether the memory of send and recv overlaps, but for the one place that the operator works in
+ * place: in_place elements into the larger one, in which the smaller one begins.
  */
+bool wp_call_overlaps(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
+                      uint64_t in_place);
+/* ValueError where it does. */
 int wp_call_overlap(const wp_call_t *call, uint64_t send_count, uint64_t recv_count,
                     uint64_t in_place);
 

@@ -12,7 +12,7 @@
  *
  * torch calls kernels without the GIL and without an argument of ours, so the state is static here.
  */
-#include "python/src/weft_python.h"
+#include "python/src/collectives.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -116,19 +116,22 @@ static struct {
 typedef struct operator_form {
     const char *name, *below; /* below: without autograd */
     weft_collective_t op;
+    bool has_out; /* the last argument gets the result */
     bool reduces, in_place;
     bool gathers;  /* the result has the rows of all ranks */
     bool divides;  /* rows are divided between ranks */
     bool scatters; /* the result has the rows of one rank */
 } operator_t;
 
-/* X(name, operator, reduces, in place, gathers, divides, scatters) */
+/* X(name, operator, has out, reduces, in place, gathers, divides, scatters) */
 #define WP_TORCH_OPERATOR_MAP(X)                                                                   \
-    X(all_reduce_, ALL_REDUCE, true, true, false, false, false)                                    \
-    X(all_reduce, ALL_REDUCE, true, false, false, false, false)                                    \
-    X(all_gather, ALL_GATHER, false, false, true, false, false)                                    \
-    X(reduce_scatter, REDUCE_SCATTER, true, false, false, true, true)                              \
-    X(all_to_all, ALL_TO_ALL, false, false, false, true, false)
+    X(all_reduce_, ALL_REDUCE, false, true, true, false, false, false)                             \
+    WP_WITH_OUT(X, all_reduce, ALL_REDUCE, true, false, false, false, false)                       \
+    WP_WITH_OUT(X, all_gather, ALL_GATHER, false, false, true, false, false)                       \
+    WP_WITH_OUT(X, reduce_scatter, REDUCE_SCATTER, true, false, false, true, true)                 \
+    WP_WITH_OUT(X, all_to_all, ALL_TO_ALL, false, false, false, true, false)
+#define WP_WITH_OUT(X, name, op, ...)                                                              \
+    X(name, op, false, __VA_ARGS__) X(name##_out, op, true, __VA_ARGS__)
 
 enum {
 #define WP_INDEX(name, ...) INDEX_##name,
@@ -143,6 +146,12 @@ static const operator_t operators[OPERATORS] = {
 #undef WP_ROW
 };
 
+/* Whether the kernel makes the tensor that it returns. */
+static bool returns(const operator_t *form)
+{
+    return !form->in_place && !form->has_out;
+}
+
 /* Whether the caller passes the group's size: the result's shape depends on it. */
 static bool has_size(const operator_t *form)
 {
@@ -151,7 +160,10 @@ static bool has_size(const operator_t *form)
 
 /* Arguments of a kernel; owned until close_call. */
 typedef struct arguments {
-    tensor_t *tensor, *packed, *out; /* packed: a contiguous copy; NULL: not needed */
+    tensor_t *tensor, *packed; /* packed: a contiguous copy; NULL: not needed */
+    tensor_t *out;             /* what a call makes: its result, or what goes into given; or NULL */
+    tensor_t *given;           /* the caller's, for the result; NULL: none */
+    bool strided;              /* given is not contiguous */
     string_t *reduction, *name;
     int64_t size; /* of the group, as the caller has it; 0: no such argument */
     entry_t *entry;
@@ -352,6 +364,38 @@ static tensor_t *tensor_new(int64_t rank, const int64_t *dims, int32_t dtype)
     return made;
 }
 
+/*
+ * given takes the result, of count elements of type number: in whatever shape, as weft's functions
+ * do; through a tensor of ours where it has strides.
+ */
+static bool fill_given(arguments_t *arguments, const wp_call_t *call, int32_t number, int64_t count)
+{
+    int64_t there = 0, rank = 0, *sizes = NULL;
+    int32_t type = 0;
+    bool contiguous = false;
+    char why[128] = "";
+    torch.aoti_torch_get_dtype(arguments->given, &type);
+    torch.aoti_torch_get_numel(arguments->given, &there);
+    torch.aoti_torch_get_dim(arguments->given, &rank);
+    torch.aoti_torch_get_sizes(arguments->given, &sizes);
+    torch.aoti_torch_is_contiguous(arguments->given, &contiguous);
+    if (type != number) {
+        snprintf(why, sizeof why, "out is of another type than the tensor");
+    } else if (there != count || rank > MOST_DIMS) {
+        snprintf(why, sizeof why, "out has %lld elements, and the result %lld", (long long)there,
+                 (long long)count);
+    }
+    if (why[0] != '\0') {
+        refuse(arguments, call, PyExc_ValueError, why);
+        return false;
+    }
+    arguments->strided = !contiguous;
+    if (!contiguous) {
+        arguments->out = tensor_new(rank, sizes, number);
+    }
+    return true;
+}
+
 /* The tensors' side of call: memory, counts, shapes. false: text is set. */
 static bool fill(const operator_t *form, arguments_t *arguments, wp_call_t *call)
 {
@@ -397,28 +441,39 @@ static bool fill(const operator_t *form, arguments_t *arguments, wp_call_t *call
         call->send.rank = (uint32_t)rank;
         memcpy(call->send.dims, dims, (size_t)rank * sizeof dims[0]);
     }
-    if (!form->in_place) {
-        if (form->gathers) {
-            dims[0] = (rank > 0 ? dims[0] : 1) * ranks;
-            rank = rank > 0 ? rank : 1;
-        } else if (form->scatters) {
-            dims[0] /= ranks;
+    uint64_t sent = (uint64_t)count * dtype->width, received = sent;
+    if (form->gathers) {
+        dims[0] = (rank > 0 ? dims[0] : 1) * ranks;
+        rank = rank > 0 ? rank : 1;
+        received *= ranks;
+    } else if (form->scatters) {
+        dims[0] /= ranks;
+        received /= ranks;
+    }
+    call->send.dtype = dtype->dtype;
+    call->count = form->divides ? sent / ranks : sent;
+    if (form->has_out) {
+        if (!fill_given(arguments, call, number, (int64_t)(received / dtype->width))) {
+            return false;
         }
+    } else if (!form->in_place) {
         arguments->out = tensor_new(rank, dims, number);
     }
     tensor_t *send = contiguous ? arguments->tensor : arguments->packed;
-    if (send == NULL || (!form->in_place && arguments->out == NULL) ||
+    tensor_t *recv = form->has_out && !arguments->strided ? arguments->given : arguments->out;
+    recv = form->in_place ? send : recv;
+    if (send == NULL || recv == NULL ||
         (!contiguous && torch.aoti_torch_copy_(send, arguments->tensor, 0) != 0)) {
         refuse(arguments, call, PyExc_MemoryError, "no memory for a tensor");
         return false;
     }
     torch.aoti_torch_get_data_ptr(send, &call->send.data);
-    call->recv.data = call->send.data;
-    if (!form->in_place) {
-        torch.aoti_torch_get_data_ptr(arguments->out, &call->recv.data);
+    torch.aoti_torch_get_data_ptr(recv, &call->recv.data);
+    uint64_t own = form->gathers || form->scatters ? call->group->rank * call->count : 0;
+    if (form->has_out && wp_call_overlaps(call, sent, received, own)) {
+        refuse(arguments, call, PyExc_ValueError, WP_OVERLAP_TEXT);
+        return false;
     }
-    call->send.dtype = dtype->dtype;
-    call->count = (uint64_t)count * dtype->width / (form->divides ? ranks : 1);
     return true;
 }
 
@@ -442,15 +497,23 @@ static void run(arguments_t *arguments, const wp_call_t *call)
 }
 
 /* stack: the tensor, the name of the reduction and the size of the group where the operator has
- * them, the name of the group. */
+ * them, the name of the group, the tensor for the result. */
 static arguments_t arguments_of(const operator_t *form, const value_t *stack)
 {
     arguments_t arguments = {.tensor = (tensor_t *)(uintptr_t)stack[0]};
     size_t next = 1;
     arguments.reduction = form->reduces ? (string_t *)(uintptr_t)stack[next++] : NULL;
     arguments.size = has_size(form) ? (int64_t)stack[next++] : 0;
-    arguments.name = (string_t *)(uintptr_t)stack[next];
+    arguments.name = (string_t *)(uintptr_t)stack[next++];
+    arguments.given = form->has_out ? (tensor_t *)(uintptr_t)stack[next] : NULL;
     return arguments;
+}
+
+static void delete_tensor(tensor_t *tensor)
+{
+    if (tensor != NULL) {
+        torch.aoti_torch_delete_tensor_object(tensor);
+    }
 }
 
 static void release_arguments(arguments_t *arguments)
@@ -460,6 +523,7 @@ static void release_arguments(arguments_t *arguments)
         torch.torch_delete_string(arguments->reduction);
     }
     torch.torch_delete_string(arguments->name);
+    delete_tensor(arguments->given);
 }
 
 static void execute(const operator_t *form, value_t *stack, char *text)
@@ -474,18 +538,18 @@ static void execute(const operator_t *form, value_t *stack, char *text)
         }
         if (arguments.text[0] == '\0' && form->in_place && arguments.packed != NULL) {
             torch.aoti_torch_copy_(arguments.tensor, arguments.packed, 0);
+        } else if (arguments.text[0] == '\0' && arguments.strided) {
+            torch.aoti_torch_copy_(arguments.given, arguments.out, 0);
         }
         entry_release(arguments.entry);
     }
-    if (arguments.packed != NULL) {
-        torch.aoti_torch_delete_tensor_object(arguments.packed);
-    }
-    if (arguments.text[0] != '\0' && arguments.out != NULL) {
-        torch.aoti_torch_delete_tensor_object(arguments.out);
+    delete_tensor(arguments.packed);
+    if (arguments.text[0] != '\0' || form->has_out) {
+        delete_tensor(arguments.out);
     }
     release_arguments(&arguments);
     memcpy(text, arguments.text, strlen(arguments.text) + 1);
-    if (!form->in_place) {
+    if (returns(form)) {
         stack[0] = (value_t)(uintptr_t)arguments.out;
     }
 }
@@ -529,7 +593,7 @@ static int record(const operator_t *form, PyObject *object, const arguments_t *a
                                                    reduction, (long long)arguments->size, name)
                            : NULL;
     int status = result == NULL ? -1 : 0;
-    if (status == 0 && !form->in_place && torch.torch_tensor_from_pyobject(result, out) != 0) {
+    if (status == 0 && returns(form) && torch.torch_tensor_from_pyobject(result, out) != 0) {
         PyErr_SetString(PyExc_TypeError, "a tensor was expected");
         status = -1;
     }
@@ -539,29 +603,53 @@ static int record(const operator_t *form, PyObject *object, const arguments_t *a
     return status;
 }
 
+/* Whether torch's tensor needs a gradient; -1: an exception. object: the tensor for Python. */
+static int needs_gradient(tensor_t *tensor, PyObject **object)
+{
+    void *made = NULL;
+    torch.torch_tensor_to_pyobject(tensor, NULL, &made);
+    *object = made;
+    PyObject *needed = made != NULL ? PyObject_GetAttr(made, torch.requires_grad) : NULL;
+    int result = needed == NULL ? -1 : needed == Py_True;
+    Py_XDECREF(needed);
+    return result;
+}
+
+/* The caller writes to object: autograd counts that. */
+static int count_write(PyObject *object)
+{
+    PyObject *done = PyObject_CallFunction(torch.written, "((O))", object);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Whether the call was made with its gradient recorded, or has failed: then there is a text. */
 static bool recorded(const operator_t *form, arguments_t *arguments)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
-    void *object = NULL;
-    torch.torch_tensor_to_pyobject(arguments->tensor, NULL, &object);
-    PyObject *needed = object != NULL ? PyObject_GetAttr(object, torch.requires_grad) : NULL;
-    int status = needed == NULL ? -1 : 0;
-    if (needed == Py_True) {
+    PyObject *object = NULL, *given = NULL;
+    int needed = needs_gradient(arguments->tensor, &object), status = needed < 0 ? -1 : 0;
+    if (status == 0 && form->has_out) {
+        int also = needs_gradient(arguments->given, &given);
+        status = also < 0 ? -1 : 0;
+        if (needed > 0 || also > 0) {
+            PyErr_Format(PyExc_RuntimeError, "weft::%s has no gradient, and %s needs one",
+                         form->name, needed > 0 ? "the tensor" : "out");
+            status = -1;
+        }
+    }
+    if (status == 0 && needed > 0) {
         status = record(form, object, arguments, &arguments->out);
-    } else if (status == 0 && form->in_place) {
-        PyObject *done = PyObject_CallFunction(torch.written, "((O))", object);
-        status = done == NULL ? -1 : 0;
-        Py_XDECREF(done);
+    } else if (status == 0 && !returns(form)) {
+        status = count_write(form->has_out ? given : object);
     }
     if (status < 0) {
         take_text(arguments->text);
     }
-    bool ends = status < 0 || needed == Py_True;
-    Py_XDECREF(needed);
-    Py_XDECREF((PyObject *)object);
+    Py_XDECREF(object);
+    Py_XDECREF(given);
     PyGILState_Release(gil);
-    return ends;
+    return status < 0 || needed > 0;
 }
 
 static void autograd(const operator_t *form, value_t *stack)

@@ -100,7 +100,7 @@ def calls_of(ranks, operator, size_bytes):
         whole = torch.zeros(n * x.numel(), dtype=x.dtype)
         whole_reached = weft.torch.empty(n * x.numel(), dtype=x.dtype)
         return {"weft": lambda: dist.all_gather_into_tensor(whole, x),
-                "direct": lambda: weft.all_gather(x, group, out=whole), "operator": lambda: ops.all_gather(x, n, name),
+                "direct": lambda: weft.all_gather(x, group, out=whole), "operator": lambda: ops.all_gather_out(x, n, name, whole),
                 "reached": lambda: weft.all_gather(reached, group, out=whole_reached),
                 "gloo": lambda: dist.all_gather_into_tensor(whole, x, group=ranks.gloo),
                 **{side: lambda call=call: call(whole, x) for side, call in kernels.items()}}
@@ -108,7 +108,7 @@ def calls_of(ranks, operator, size_bytes):
     part_reached = weft.torch.empty(x.numel() // n, dtype=x.dtype)
     return {"weft": lambda: dist.reduce_scatter_tensor(part, x),
             "direct": lambda: weft.reduce_scatter(x, "sum", group, out=part),
-            "operator": lambda: ops.reduce_scatter(x, "sum", n, name),
+            "operator": lambda: ops.reduce_scatter_out(x, "sum", n, name, part),
             "reached": lambda: weft.reduce_scatter(reached, "sum", group, out=part_reached),
             "gloo": lambda: dist.reduce_scatter_tensor(part, x, group=ranks.gloo)}
 

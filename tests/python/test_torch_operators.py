@@ -127,6 +127,43 @@ class Values(ranks.RankCase):
         self.assertEqual((a.dtype, tuple(a.shape)), (b.dtype, tuple(b.shape)))
         self.assertTrue(torch.equal(a, b) if a.dtype not in UNSIGNED else a.tolist() == b.tolist(), f"{a} {b}")
 
+    def with_out(self, x):
+        """(operator, its arguments but for out) of all that have a result."""
+        return (("all_reduce", (x, "sum", self.name)), ("all_gather", (x, self.size, self.name)),
+                ("reduce_scatter", (x, "sum", self.size, self.name)), ("all_to_all", (x, self.name)))
+
+    def test_out(self):
+        """The result in a tensor of the caller, which may have another shape, strides, and be the one place in x at which
+        the operator works in place."""
+        for dtype in DTYPES:
+            x = self.given(dtype)
+            for op, words in self.with_out(x):
+                with self.subTest(dtype=dtype, op=op):
+                    expected = getattr(ops, op)(*words)
+                    call = getattr(ops, op + "_out")
+                    out, flat = torch.zeros_like(expected), torch.zeros(expected.numel(), dtype=dtype)
+                    wide = torch.zeros(len(expected), 4, dtype=dtype)
+                    for given in out, flat, wide[:, ::2]:
+                        self.assertIsNone(call(*words, given))
+                        self.same(given.reshape(expected.shape), expected)
+                    self.assertFalse(wide[:, 1::2].to(torch.complex128).any())
+        whole = torch.zeros(self.size * 6, 2)
+        own = block(whole, self.rank, self.size)
+        own.copy_(self.given(torch.float32))
+        expected = ops.all_gather(own, self.size, self.name)
+        ops.all_gather_out(own, self.size, self.name, out=whole)
+        self.same(whole, expected)
+        expected = ops.reduce_scatter(whole, "sum", self.size, self.name)
+        ops.reduce_scatter_out(whole, "sum", self.size, self.name, own)
+        self.same(own, expected)
+
+    def test_out_overlaps(self):
+        if self.size == 1:
+            self.skipTest("one rank's block is everything")
+        whole = torch.zeros(self.size * 6)
+        with self.assertRaisesRegex(Exception, "overlap"):
+            ops.all_gather_out(whole[1:7], self.size, self.name, whole)
+
     def test_float8(self):
         if operators.level == 0:
             self.skipTest("kernels in Python")
@@ -190,6 +227,12 @@ class Values(ranks.RankCase):
         self.assertEqual(ops.all_to_all(x, self.name).shape, (6, 2))
         self.assertEqual(ops.all_reduce(x, "sum", self.name).shape, (6, 2))
         self.assertIsNone(ops.all_reduce_(x, "sum", self.name))
+        for op, words in self.with_out(x):
+            out = torch.empty_like(getattr(ops, op)(*words))
+            self.assertIsNone(getattr(ops, op + "_out")(*words, out))
+            for wrong, why in (out[1:], "elements"), (out.double(), "of type"):
+                with self.assertRaisesRegex(Exception, why):
+                    getattr(ops, op + "_out")(*words, wrong)
 
     # ---- gradients: of the sum of all ranks' losses ----
     def test_gradients(self):
@@ -227,6 +270,12 @@ class Values(ranks.RankCase):
         with torch.no_grad():
             self.assertFalse(ops.all_reduce(x, "max", self.name).requires_grad)
         self.assertFalse(ops.all_gather(x.detach(), self.size, self.name).requires_grad)
+        for x, out, which in ((torch.ones(6, requires_grad=True), torch.ones(6), "the tensor"),
+                              (torch.ones(6), torch.ones(6, requires_grad=True), "out")):
+            with self.assertRaisesRegex(RuntimeError, f"all_to_all_out has no gradient, and {which} needs one"):
+                ops.all_to_all_out(x, self.name, out)
+            with torch.no_grad():
+                ops.all_to_all_out(x, self.name, out)
 
     def test_gradcheck(self):
         """Of the derivative that one rank sees: a world of one, twice."""
@@ -247,6 +296,10 @@ class Values(ranks.RankCase):
         ops.all_reduce_(x, "sum", self.name)
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             y.sum().backward()
+        y = w * x
+        ops.all_reduce_out(torch.ones(3), "sum", self.name, x)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.sum().backward()
 
     # ---- tracing ----
     @unittest.skipUnless(COMPILES, "this torch is too old")
@@ -257,6 +310,8 @@ class Values(ranks.RankCase):
                               ("reduce_scatter", ("sum", self.size)), ("all_to_all", ())):
                 torch.library.opcheck(getattr(ops, op).default, (x, *words, self.name))
         torch.library.opcheck(ops.all_reduce_.default, (torch.ones(6), "sum", self.name))
+        for op, words in self.with_out(torch.ones(6, 2)):
+            torch.library.opcheck(getattr(ops, op + "_out").default, (*words, torch.empty_like(getattr(ops, op)(*words))))
 
     @unittest.skipUnless(COMPILES, "this torch is too old")
     def test_compiled(self):
@@ -265,7 +320,9 @@ class Values(ranks.RankCase):
             ops.all_reduce_(y, "sum", self.name)
             y = ops.all_gather(torch.relu(y), self.size, self.name)
             y = ops.reduce_scatter(y, "avg", self.size, self.name) + ops.all_reduce(x[:, :4], "sum", self.name)
-            return ops.all_to_all(y, self.name).square()
+            last = torch.empty_like(y)
+            ops.all_to_all_out(y.detach(), self.name, last)
+            return ops.all_to_all(y, self.name).square() + last
 
         torch.manual_seed(self.rank)
         x, w = torch.randn(6, 6), torch.randn(6, 4)
@@ -348,6 +405,14 @@ class Wrong(ranks.RankCase):
         pattern = "rows|divisible|multiple" if self.rank == 1 else "rank 1"
         with self.assertRaisesRegex(Exception, pattern):
             ops.reduce_scatter(x, "sum", self.size, self.name)
+        self.assertEqual(ops.all_reduce(torch.ones(2), "sum", self.name).tolist(), [3, 3])
+
+    def test_out(self):
+        out = torch.ones(6 if self.rank != 1 else 5)
+        with self.assertRaisesRegex(Exception, "out has 5|elements" if self.rank == 1 else "rank 1"):
+            ops.all_gather_out(torch.ones(2), self.size, self.name, out)
+        with self.assertRaisesRegex(Exception, "type|float64" if self.rank == 1 else "rank 1"):
+            ops.all_to_all_out(torch.ones(3), self.name, torch.ones(3).to(torch.float64 if self.rank == 1 else torch.float32))
         self.assertEqual(ops.all_reduce(torch.ones(2), "sum", self.name).tolist(), [3, 3])
 
     def test_reduction(self):

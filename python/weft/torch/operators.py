@@ -6,6 +6,7 @@
     torch.ops.weft.all_gather(x, size, name)            (n, ..) -> (size * n, ..)
     torch.ops.weft.reduce_scatter(x, "sum", size, name) (n, ..) -> (n / size, ..)
     torch.ops.weft.all_to_all(x, name)                  (n, ..) -> (n, ..): block r goes to rank r
+    torch.ops.weft.all_gather_out(x, size, name, y)     into y, and so on: y has any shape of as many elements
 
 size is that of the group: a compiled function, which torch may load from a file, is of one size. name is that of a torch process group of the backend weft, or what group_name has returned for a weft.Group.
 
@@ -28,6 +29,11 @@ _SCHEMAS = {
     "reduce_scatter": "(Tensor self, str reduce_op, int group_size, str group_name) -> Tensor",
     "all_to_all": "(Tensor self, str group_name) -> Tensor",
 }
+# These return nothing, which every torch functionalizes. Overloads would be called all_gather.out, but a call of
+# torch.ops.weft.all_gather(.., out=y) tries the other overload first, and its exception costs 5 us.
+_OUT = "_out"
+_SCHEMAS |= {op + _OUT: schema.replace(") -> Tensor", ", Tensor(a!) out) -> ()")
+             for op, schema in _SCHEMAS.items() if schema.endswith("-> Tensor")}
 
 
 # ---- names ----
@@ -70,11 +76,11 @@ def _find(name):
 
 
 # ---- arguments ----
-def _words(op, words):
-    """(reduction, size, name) of an operator's arguments after the tensor; "sum" and 0 where it has none."""
+def _split(op, words):
+    """(reduction, size, name, out) of an operator's arguments after the tensor; "sum", 0 and None where it has none."""
     words = list(words)
     return (words.pop(0) if "reduce_op" in _SCHEMAS[op] else "sum",
-            words.pop(0) if "group_size" in _SCHEMAS[op] else 0, *words)
+            words.pop(0) if "group_size" in _SCHEMAS[op] else 0, words.pop(0), words.pop(0) if words else None)
 
 
 def _call(op, x, reduction, size, name, twin=""):
@@ -82,6 +88,11 @@ def _call(op, x, reduction, size, name, twin=""):
     words = [reduction] if "reduce_op" in _SCHEMAS[op] else []
     words += [size] if "group_size" in _SCHEMAS[op] else []
     return getattr(torch.ops.weft, twin + op)(x, *words, name)
+
+
+def _plain(op):
+    """The operator without out."""
+    return op.removesuffix(_OUT)
 
 
 def _divides(op, x, size):
@@ -102,7 +113,17 @@ def _shape(op, x, size):
 
 def _meta(op):
     def run(x, *words):
-        return None if op == "all_reduce_" else x.new_empty(_shape(op, x, _words(op, words)[1]))
+        if op == "all_reduce_":
+            return None
+        _, size, _, out = _split(op, words)
+        made = x.new_empty(_shape(_plain(op), x, size))
+        if out is None:
+            return made
+        if (out.dtype, out.device) != (made.dtype, made.device):
+            raise ValueError(f"out is of type {out.dtype} on {out.device}, and the tensor {x.dtype} on {x.device}")
+        if out.numel() != made.numel():
+            raise ValueError(f"out has {out.numel()} elements, and the result {made.numel()}")
+        return None
     return run
 
 
@@ -120,8 +141,11 @@ def _as_sent(x, reduction):
 
 
 def _kernel(op):
+    plain = _plain(op)
+    function = getattr(weft, plain)
+
     def run(x, *words):
-        reduction, size, name = _words(op, words)
+        reduction, size, name, out = _split(op, words)
         group = _find(name)
         ranks = weft.get_world_size(group)
         data, reduction = _as_sent(x, reduction)
@@ -135,14 +159,20 @@ def _kernel(op):
         if "group_size" in _SCHEMAS[op] and size != ranks:
             wrong = packed.new_empty(ranks * packed.numel() + 1)
             try:
-                getattr(weft, op)(packed, *more, out=wrong)  # refused, which the other ranks learn
+                function(packed, *more, out=wrong)  # refused, which the other ranks learn
             except ValueError as error:
                 raise ValueError(f"group size {size}, but the group has {ranks} ranks") from error
-        if not _divides(op, x, ranks):
-            return getattr(weft, op)(packed, *more)  # which raises, here and on the other ranks
-        out = x.new_empty(_shape(op, x, size))
-        getattr(weft, op)(packed, *more, out=layout.wire(out) if data is not x else out)
-        return out
+        if not _divides(plain, x, ranks):
+            return function(packed, *more)  # which raises, here and on the other ranks
+        made = x.new_empty(_shape(plain, x, size) if out is None else out.shape)
+        direct = out is not None and (out.is_contiguous() or out.dtype is not x.dtype)  # another type is refused
+        into = out if direct else made
+        function(packed, *more, out=layout.wire(into) if data is not x else into)
+        if out is None:
+            return made
+        if not direct:
+            out.copy_(made)
+        return None
     return run
 
 
@@ -190,9 +220,14 @@ def _record(op, x, reduction, size, name):
 
 def _autograd(op):
     def run(x, *words):
-        if not (torch.is_grad_enabled() and x.requires_grad):
+        reduction, size, name, out = _split(op, words)
+        needed = torch.is_grad_enabled() and ("the tensor" if x.requires_grad else
+                                              "out" if out is not None and out.requires_grad else False)
+        if not needed:
             return getattr(torch.ops.weft, "_" + op)(x, *words)
-        result = _record(op, x, *_words(op, words))
+        if out is not None:
+            raise RuntimeError(f"weft::{op} has no gradient, and {needed} needs one")
+        result = _record(op, x, reduction, size, name)
         return None if op == "all_reduce_" else result
     return run
 

@@ -3,6 +3,9 @@
  * Calls of torch process groups that nobody waits for later: made at once, if the tensors are as the
  * C library takes them. Whatever else they are, and whatever is wrong with them, is left to the
  * methods in Python: nothing has happened then.
+ *
+ * A process group has functools.partial objects of these functions as attributes: they cost no frame
+ * of Python, and torch's C++ code would take a builtin method for one of its own.
  */
 #include "python/src/collectives.h"
 
@@ -10,6 +13,20 @@
 
 enum { NAME_ASYNC, NAME_REDUCTION, NAME_ROOT, NAMES };
 static PyObject *names[NAMES]; /* attributes of torch's options, interned */
+
+/* What a partial has: the places of a tuple that weft/torch/observed.py makes. */
+enum {
+    OWN_CALLS,    /* [number of calls] */
+    OWN_GROUP,    /* weft.Group */
+    OWN_WORDS,    /* {hash of a ReduceOp: word} */
+    OWN_KEPT,     /* [works under way, of each process group] */
+    OWN_WORKS,    /* those of this one, a dict */
+    OWN_PROFILED, /* () -> whether torch's profiler runs */
+    OWN_DONE,     /* what a call returns */
+    OWN_OWNER,    /* weakref to the process group */
+    OWN_METHOD,   /* (process group, ..): all other calls */
+    OWN_ITEMS
+};
 
 /* A method's arguments: one list of tensors, or output and input; then options. */
 typedef struct arguments {
@@ -95,53 +112,115 @@ static bool fill(wp_state_t *state, const arguments_t *arguments, wp_call_t *cal
     }
 }
 
-static PyObject *now(PyObject *module, weft_collective_t op, PyObject *args, Py_ssize_t expected)
+static PyObject *of(PyObject *own, int place)
+{
+    return PyTuple_GetItem(own, place);
+}
+
+static bool is_own(const wp_state_t *state, PyObject *own)
+{
+    return PyTuple_Check(own) && PyTuple_Size(own) == OWN_ITEMS &&
+           PyList_Check(of(own, OWN_CALLS)) && PyList_Size(of(own, OWN_CALLS)) == 1 &&
+           Py_TYPE(of(own, OWN_GROUP)) == state->group_type && PyDict_Check(of(own, OWN_WORDS)) &&
+           PyList_Check(of(own, OWN_KEPT)) && PyWeakref_Check(of(own, OWN_OWNER));
+}
+
+/* Whether works of other process groups are under way: they go on while a work is waited for. */
+static bool others_work(PyObject *own)
+{
+    PyObject *kept = of(own, OWN_KEPT);
+    for (Py_ssize_t i = 0; i < PyList_Size(kept); i++) {
+        PyObject *works = PyList_GetItem(kept, i);
+        if (works != of(own, OWN_WORKS) && PyDict_Size(works) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool profiled(PyObject *own)
+{
+    PyObject *is = PyObject_CallObject(of(own, OWN_PROFILED), NULL);
+    Py_XDECREF(is);
+    return is != Py_False;
+}
+
+static PyObject *by_method(PyObject *own, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords)
+{
+    Py_ssize_t named = keywords != NULL ? PyTuple_Size(keywords) : 0;
+    PyObject *owner = Py_NewRef(PyWeakref_GetObject(of(own, OWN_OWNER)));
+    PyObject *tuple = PyTuple_New(count + 1), *dict = PyDict_New(), *result = NULL;
+    int status = tuple != NULL && dict != NULL ? PyTuple_SetItem(tuple, 0, owner) : -1;
+    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
+        status = PyTuple_SetItem(tuple, i + 1, Py_NewRef(args[i]));
+    }
+    for (Py_ssize_t i = 0; status == 0 && i < named; i++) {
+        status = PyDict_SetItem(dict, PyTuple_GetItem(keywords, i), args[count + i]);
+    }
+    if (status == 0) {
+        result = PyObject_Call(of(own, OWN_METHOD), tuple, dict);
+    }
+    Py_XDECREF(tuple);
+    Py_XDECREF(dict);
+    return result;
+}
+
+static int count_call(PyObject *calls)
+{
+    PyObject *next = PyLong_FromLong(PyLong_AsLong(PyList_GetItem(calls, 0)) + 1);
+    return next != NULL ? PyList_SetItem(calls, 0, next) : -1;
+}
+
+static PyObject *now(PyObject *module, weft_collective_t op, PyObject *const *args,
+                     Py_ssize_t count, PyObject *keywords, Py_ssize_t expected)
 {
     wp_options_t options = {.state = wp_state_of(module)};
-    PyObject *group, *tuple;
-    arguments_t arguments = {0};
+    PyObject *own = count > 0 ? args[0] : NULL;
     wp_call_t call;
-    if (!PyArg_ParseTuple(args, "O!O!O!", options.state->group_type, &group, &PyTuple_Type, &tuple,
-                          &PyDict_Type, &arguments.words)) {
-        return NULL;
+    if (own == NULL || !is_own(options.state, own)) {
+        return PyErr_Format(PyExc_TypeError, "for weft.torch only");
     }
-    options.group = (wp_group_t *)group;
-    if (PyTuple_Size(tuple) != expected || options.group->batch != NULL) {
-        Py_RETURN_FALSE;
+    options.group = (wp_group_t *)of(own, OWN_GROUP);
+    args++, count--;
+    if (count != expected || keywords != NULL || options.group->batch != NULL || others_work(own) ||
+        profiled(own)) {
+        PyErr_Clear();
+        return by_method(own, args, count, keywords);
     }
-    arguments.first = PyTuple_GetItem(tuple, 0);
-    arguments.second = PyTuple_GetItem(tuple, expected - 2);
-    arguments.options = PyTuple_GetItem(tuple, expected - 1);
+    arguments_t arguments = {args[0], args[expected - 2], args[expected - 1], of(own, OWN_WORDS)};
     wp_call_begin(&call, op, &options);
     if (!caller_waits(arguments.options) || !fill(options.state, &arguments, &call)) {
         PyErr_Clear();
         wp_call_release(&call);
-        Py_RETURN_FALSE;
+        return by_method(own, args, count, NULL);
     }
-    call.result = Py_NewRef(Py_True);
-    return wp_call_end(&call, &options);
+    call.result = Py_NewRef(of(own, OWN_DONE));
+    return count_call(of(own, OWN_CALLS)) < 0 ? wp_call_fail(&call) : wp_call_end(&call, &options);
 }
 
 #define WP_NOW(name, op, expected)                                                                 \
-    static PyObject *name(PyObject *module, PyObject *args)                                        \
+    static PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count,               \
+                          PyObject *keywords)                                                      \
     {                                                                                              \
-        return now(module, WEFT_COLLECTIVE_##op, args, expected);                                  \
+        return now(module, WEFT_COLLECTIVE_##op, args, count, keywords, expected);                 \
     }
 WP_NOW(allreduce, ALL_REDUCE, 2)
 WP_NOW(broadcast, BROADCAST, 2)
 WP_NOW(allgather, ALL_GATHER, 3)
 WP_NOW(reduce_scatter, REDUCE_SCATTER, 3)
 
-#define WP_NOW_DOC                                                                                 \
-    "(group, arguments, words)\n--\n\n"                                                            \
-    "For weft.torch: makes the call of a method's arguments, if the options among them say that\n" \
-    "its caller waits, and returns True. False: it is not for here, and nothing has happened."
+#define WP_NOW_ROW(name)                                                                           \
+    {                                                                                              \
+        "_torch_" #name, WP_FUNCTION(name), METH_FASTCALL | METH_KEYWORDS,                         \
+            "(own, ..)\n--\n\n"                                                                    \
+            "For weft.torch: makes the call of a method's arguments, if the options among them "   \
+            "say that\n"                                                                           \
+            "its caller waits; otherwise calls the method."                                        \
+    }
 static PyMethodDef functions[] = {
-    {"_torch_allreduce", allreduce, METH_VARARGS, "_torch_allreduce" WP_NOW_DOC},
-    {"_torch_broadcast", broadcast, METH_VARARGS, "_torch_broadcast" WP_NOW_DOC},
-    {"_torch_allgather", allgather, METH_VARARGS, "_torch_allgather" WP_NOW_DOC},
-    {"_torch_reduce_scatter", reduce_scatter, METH_VARARGS, "_torch_reduce_scatter" WP_NOW_DOC},
-    {NULL, NULL, 0, NULL},
+    WP_NOW_ROW(allreduce),      WP_NOW_ROW(broadcast), WP_NOW_ROW(allgather),
+    WP_NOW_ROW(reduce_scatter), {NULL, NULL, 0, NULL},
 };
 
 int wp_torch_now_init(PyObject *module, wp_state_t *state)

@@ -60,7 +60,7 @@ class Group(dist.ProcessGroup):
                        for _ in range(min(2 * days, _PAIR_GROUPS) if size > 1 else 0)]
         self._rank, self._size, self._store, self._timeout = rank, size, store, timeout
         self.works = {}
-        self.issued, self.tidy_at = 0, works.TIDY
+        self.calls, self.tidy_at = [0], works.TIDY  # the number of calls: C counts, also
         self.lock = threading.RLock()
         self.buckets = None
         self.adoption = Adoption(self.weft_context)
@@ -73,6 +73,15 @@ class Group(dist.ProcessGroup):
         self.as_torch_has_it = observed.register(self, store, timeout)
         works.process_groups.add(self)
         works.kept.append(self.works)
+        observed.block_where_callers_wait(self)
+
+    @property
+    def issued(self):
+        return self.calls[0]
+
+    @issued.setter
+    def issued(self, count):
+        self.calls[0] = count
 
     def _refused(self, error):
         """error, which ends the other ranks' call also: this rank cannot make it."""

@@ -16,7 +16,7 @@ import weakref
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
-from weft.torch.works import DONE, are_all_of, kept
+from weft.torch.works import DONE, kept
 
 # Those that several versions of torch give other names to have the latest one.
 _TITLES = {
@@ -59,21 +59,23 @@ def observed(function):
 
 def observed_or_now(now):
     """The same of a method that blocks where its caller waits at once anyway, as the options among its arguments say:
-    now(weft_group, arguments, words) of _core makes the call, if it can."""
-    if not hasattr(c10d.AllreduceOptions, "asyncOp"):  # before torch 2.7
-        return observed
-
+    now of _core makes the call, if it can."""
     def decorate(function):
-        def method(self, *args, **kwargs):
-            if self.is_checked or _profiled():
-                return _by_torch(self, function, args, kwargs)
-            if (not any(kept) or are_all_of(self)) and not kwargs and now(self.weft_group, args, WORDS):
-                self.issued += 1
-                return DONE
-            return function(self, *args, **kwargs)
-        functools.update_wrapper(method, function)
+        method = observed(function)
+        method.now = now
         return method
     return decorate
+
+
+def block_where_callers_wait(group):
+    """Puts functions in front of those methods of group, unless torch compares calls or is older than 2.7."""
+    if group.is_checked or not hasattr(c10d.AllreduceOptions, "asyncOp"):
+        return
+    own = group.calls, group.weft_group, WORDS, kept, group.works, _profiled, DONE, weakref.ref(group)
+    for name in dir(type(group)):
+        method = getattr(type(group), name)
+        if hasattr(method, "now"):
+            setattr(group, name, functools.partial(method.now, (*own, method)))
 
 
 def _by_torch(group, function, args, kwargs):

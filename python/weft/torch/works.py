@@ -158,11 +158,6 @@ def tidy(group):
     group.tidy_at = len(own) + TIDY
 
 
-def are_all_of(group):
-    """Whether all works that are kept are of one group: nobody else's need to go on while it blocks."""
-    return not any(works for works in kept if works is not group.works)
-
-
 class _Done(Work):
     """A call that has blocked. One object is all of them, so it knows no results."""
 

@@ -17,11 +17,13 @@ def empty(shape, dtype="float32", context=None, *, device=None):
     must name that device. The memory is taken back when all ranks have dropped their arrays, at the next empty or
     zeros; it stays valid after finalize. A forked child must not touch it.
     Raises TypeError, ValueError, WeftMismatchError, WeftNoMemoryError, WeftStateError."""
-    number, dims, context = _core._dtype(dtype), _dims(shape), _core._context_of(context)
-    own = _core._device(context)
-    if device is not None and not f"{own}:".encode().startswith(text(device, "device", "a string") + b":"):
-        raise ValueError(f"device: {device!r}, the context is on '{own}'")
-    tensor = _is_of_torch(dtype, "dtype")
+    number, dims = _core._dtype(dtype), (shape,) if type(shape) is int else _dims(shape)
+    context = _core._context_of(context)
+    if device is not None:
+        own = _core._device(context)
+        if not f"{own}:".encode().startswith(text(device, "device", "a string") + b":"):
+            raise ValueError(f"device: {device!r}, the context is on '{own}'")
+    tensor = type(dtype) is not str and _is_of_torch(dtype, "dtype")
     memory = _core._allocate(context, number, dims, tensor)
     if not tensor or isinstance(memory, _core.DeviceArray):
         return memory
@@ -58,15 +60,12 @@ def _dims(shape):
     try:
         len(shape)
     except TypeError:
-        return (_dim(shape),)
-    return tuple(map(_dim, shape))
-
-
-def _dim(value):
+        shape = shape,
     try:
-        return operator.index(value)
+        return tuple([operator.index(value) for value in shape])
     except TypeError:
-        raise TypeError(f"shape must be an integer or a sequence of them, not {value!r}") from None
+        wrong = next((value for value in shape if not hasattr(value, "__index__")), shape)
+        raise TypeError(f"shape must be an integer or a sequence of them, not {wrong!r}") from None
 
 
 def _is_of_torch(value, kind):

@@ -178,14 +178,6 @@ class _Bound:
         self.size_bytes, self.memory = _size_bytes(self.desc), None
 
 
-class _Fed:
-    """What a call was given: [(input, address of all micro-batches, what keeps them)], values of scalars."""
-    __slots__ = "arrays", "scalars", "batches", "like"
-
-    def __init__(self):
-        self.arrays, self.scalars, self.batches, self.like = [], {}, 0, None
-
-
 class _Views:
     """What arrays over inputs' memory keep: their session, where that is closed or left also."""
     __slots__ = "handle", "end", "process", "__weakref__"
@@ -286,10 +278,10 @@ class Session:
 
         Raises TypeError and ValueError naming the input, what it takes and what came; the errors of collectives.
         """
-        fed = self._fed("step", arrays, inputs, most=self._accumulate)
+        fed = *_, like = self._fed("step", arrays, inputs, most=self._accumulate)
         if self._trains:
             return self._call(self._train, fed)
-        made = {bound: self._made(bound, fed.like) for bound in self._outputs.values()}
+        made = {bound: self._made(bound, like) for bound in self._outputs.values()}
 
         def infer(session):
             self._copy(session, fed)
@@ -311,10 +303,11 @@ class Session:
         Labels may be left out, the loss then is of old ones. Returns the logits, a new array like the first input, or
         the loss where there are none; session.outputs has all outputs. Raises WeftStateError where the forward pass
         communicates, and for inference."""
-        fed, logits = self._fed("eval", arrays, inputs, _LABEL), self._logits
+        fed = *_, like = self._fed("eval", arrays, inputs, _LABEL)
+        logits = self._logits
         if logits is None:
             return self._call(self._run, library.weft_session_eval, fed)
-        array, address, _ = self._made(logits, fed.like)
+        array, address, _ = self._made(logits, like)
 
         def evaluate(session):
             self._copy(session, fed)
@@ -418,28 +411,22 @@ class Session:
 
     def _call(self, function, *args):
         """function(address, *args) while no other thread is in a call."""
-        return _core._with(self._open(), function, *args)
+        return _core._with(self._handle or self._open(), function, *args)
 
     def _fed(self, function, arrays, named, optional=0, most=1):
-        """Arguments, by place or by name, checked. optional: the role of inputs that may be left out (None: of any);
+        """Arguments, by place or by name, checked: ([(input, address of all micro-batches, what keeps them)], values of
+        scalars, micro-batches, the first array). optional: the role of inputs that may be left out (None: of any);
         most: micro-batches that an array may have, one after the other."""
-        inputs, fed = self._inputs, _Fed()
-        if len(arrays) > len(inputs):
-            raise TypeError(f"{function}() takes {len(inputs)} input{'s' * (len(inputs) != 1)} but {len(arrays)} were given")
-        given = dict(zip(inputs, arrays))
-        for name, value in named.items():
-            if name in given:
-                raise TypeError(f"{function}() got input '{name}' twice")
-            if name in inputs:
-                given[name] = value
-            elif name in self._scalars:
-                fed.scalars[name] = _number(name, value)
-            else:
-                raise TypeError(f"{function}(): unknown name {name!r}: the plan has inputs ({', '.join(inputs)}) and "
-                                f"scalars ({', '.join(self._scalars)})")
+        inputs, tensor, found, scalars, fed_batches = self._inputs, _core._tensor, [], None, 0
+        if not arrays and named.keys() <= inputs.keys():
+            given = named
+        elif not named and len(arrays) <= len(inputs):
+            given = dict(zip(inputs, arrays))
+        else:
+            given, scalars = self._sorted(function, arrays, named)
         for name, value in given.items():
             bound = inputs[name]
-            address, dtype, shape, kept = _core._tensor(value, name)
+            address, dtype, shape, kept = tensor(value, name)
             batches = 1
             if dtype != bound.dtype and not _fits(dtype, bound.dtype):
                 raise _wrong_type("input", name, bound.dtype, dtype)
@@ -449,28 +436,47 @@ class Session:
                 batches = most
             if dtype != bound.dtype:
                 address, kept = _widened(bound, batches, address, dtype)
-            if fed.batches not in (0, batches):
+            if batches != fed_batches != 0:
                 raise ValueError(f"input '{name}' has {batches} micro-batch{'es' * (batches != 1)}, the inputs before it "
-                                 f"have {fed.batches}")
-            fed.batches = batches
-            fed.arrays.append((bound, address, kept))
+                                 f"have {fed_batches}")
+            fed_batches = batches
+            found.append((bound, address, kept))
         if given and optional is not None and len(given) < len(inputs):  # a forgotten one would be what it was before
             for name, bound in inputs.items():
                 if name not in given and bound.role != optional:
                     raise TypeError(f"{function}() is missing input '{name}'")
-        fed.like = next(iter(given.values()), None)
-        return fed
+        return found, scalars, fed_batches, next(iter(given.values()), None)
+
+    def _sorted(self, function, arrays, named):
+        """Arguments as ({input: array}, {scalar: value})."""
+        inputs, scalars = self._inputs, {}
+        if len(arrays) > len(inputs):
+            raise TypeError(f"{function}() takes {len(inputs)} input{'s' * (len(inputs) != 1)} but {len(arrays)} were given")
+        given = dict(zip(inputs, arrays))
+        for name, value in named.items():
+            if name in given:
+                raise TypeError(f"{function}() got input '{name}' twice")
+            if name in inputs:
+                given[name] = value
+            elif name in self._scalars:
+                scalars[name] = _number(name, value)
+            else:
+                raise TypeError(f"{function}(): unknown name {name!r}: the plan has inputs ({', '.join(inputs)}) and "
+                                f"scalars ({', '.join(self._scalars)})")
+        return given, scalars
 
     def _copy(self, session, fed, index=0):
         """Micro-batch index of what was fed into the inputs' memory."""
-        for bound, address, _ in fed.arrays:
-            address += index * bound.size_bytes
-            if bound.memory is None:
-                library.weft_session_set_input(session, bound.key, address, bound.size_bytes)
-            elif address != bound.memory:  # else it was written where it belongs
-                library.ctypes.memmove(bound.memory, address, bound.size_bytes)
-        if index == 0:
-            for name, value in fed.scalars.items():
+        arrays, scalars, _, _ = fed
+        for bound, address, _ in arrays:
+            memory, size_bytes = bound.memory, bound.size_bytes
+            address += index * size_bytes
+            if memory is None:
+                library.weft_session_set_input(session, bound.key, address, size_bytes)
+            elif address != memory:  # else it was written where it belongs
+                library.ctypes.memmove(memory, address, size_bytes)
+        if scalars and index == 0:
+            for name, value in scalars.items():
                 library.weft_session_set_scalar(session, name.encode(), value)
 
     def _run(self, session, function, fed, index=0):
@@ -485,7 +491,7 @@ class Session:
 
     def _train(self, session, fed):
         """All micro-batches of a step, or its last one; the mean of their losses."""
-        last = fed.batches - 1
+        last = fed[2] - 1
         if last <= 0:
             return self._run(session, library.weft_session_step, fed)
         if library.weft_session_micro_count(session) > 0:

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of torch process groups that nobody waits for later: made at once, if the tensors are as the
- * C library takes them. Whatever else they are, and whatever is wrong with them, is left to the
+ * Calls of torch process groups that nobody waits for later: made at once, if the tensors are as
+ * the C library takes them. Whatever else they are, and whatever is wrong with them, is left to the
  * methods in Python: nothing has happened then.
  *
- * A process group has functools.partial objects of these functions as attributes: they cost no frame
- * of Python, and torch's C++ code would take a builtin method for one of its own.
+ * A process group has functools.partial objects of these functions as attributes: they cost no
+ * frame of Python, and torch's C++ code would take a builtin method for one of its own.
  */
 #include "python/src/collectives.h"
 

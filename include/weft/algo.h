@@ -31,8 +31,9 @@
  * sees ranks numbered so that those of a host (and hosts of a rack) follow each other, whatever
  * their placement: rank, root, peer, and the block numbers of ranks in params and steps are such
  * numbers, and Weft translates the steps. params->host_of and rack_of are then by number as well;
- * host_sizes and rail_of are empty. Where ranks are consecutive already, nothing changes. A rank's place depends on the placement alone, so
- * all ranks derive the same numbers, and the same order of sums.
+ * host_sizes and rail_of are empty. Where ranks are consecutive already, nothing changes. A rank's
+ * place depends on the placement alone, so all ranks derive the same numbers, and the same order of
+ * sums.
  *
  * All functions of this header are local.
  */

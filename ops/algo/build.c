@@ -139,8 +139,8 @@ static weft_algo_params_t numbered(const weft_algo_params_t *params,
     own.rank = numbers->number_of[params->rank];
     own.root = numbers->number_of[params->root];
     own.peer = numbers->number_of[params->peer];
-    own.host_of = numbers->number_of + params->group_size; /* by number: renumber.c */
-    own.rack_of = params->rack_of != NULL ? own.host_of + params->group_size : NULL;
+    own.host_of = numbers->host_of;
+    own.rack_of = numbers->rack_of;
     own.host_sizes = own.rail_of = NULL;
     own.host_count = 0;
     return own;

@@ -87,13 +87,15 @@ weft_status_t wefti_rank_numbers_init(wefti_rank_numbers_t *numbers,
         wefti_free(NULL, lists);
         return WEFT_OK;
     }
-    /* Behind number_of, as build.c reads them: hosts and racks by number. */
     for (uint32_t i = 0; i < n; i++) {
         number_of[lists[i]] = i;
         part[i] = params->host_of[lists[i]];
         other[i] = params->rack_of != NULL ? params->rack_of[lists[i]] : 0;
     }
-    *numbers = (wefti_rank_numbers_t){lists, number_of};
+    *numbers = (wefti_rank_numbers_t){.rank_at = lists,
+                                      .number_of = number_of,
+                                      .host_of = part,
+                                      .rack_of = params->rack_of != NULL ? other : NULL};
     return WEFT_OK;
 }
 

@@ -122,7 +122,9 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
 /* The same for many ranks of a group: numbers of params, which may be empty. */
 typedef struct wefti_rank_numbers {
     uint32_t *rank_at;   /* [number], or NULL: numbers are ranks */
-    uint32_t *number_of; /* [rank]; behind it [number] hosts, then racks */
+    uint32_t *number_of; /* [rank] */
+    uint32_t *host_of;   /* [number] as params have it by rank */
+    uint32_t *rack_of;   /* [number] likewise; NULL: no racks */
 } wefti_rank_numbers_t;
 weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
                                             const weft_algo_params_t *params,

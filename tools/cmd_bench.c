@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ops/algo/msccl.h"
 #include "ops/algo/table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
@@ -43,7 +44,9 @@ static const option_def_t own_options[] = {
     {KEY_REDUCTION, "reduction", "R", "sum (default), avg, prod, min or max"},
     {KEY_MEMORY, "memory", "KIND",
      "registered (default), adopted (allocated by the caller, then registered) or plain"},
-    {KEY_ALGO, "algo", "NAME", "use this algorithm (default: the choice by cost; see weft algos)"},
+    {KEY_ALGO, "algo", "NAME",
+     "use this algorithm, or that of a file of MSCCL (ring.xml); default: the choice by cost (weft "
+     "algos)"},
     {KEY_ORDER, "order", "ORDER", "reduction order: tree (default), blocks:N,N,.. or any"},
     {KEY_ITERS, "iterations", "I", "timed calls per size (default: depends on the size)"},
     {KEY_STREAM, "stream", "KIND",
@@ -224,12 +227,26 @@ static weft_status_t bench_rank(void *user, uint32_t rank, uint32_t world_size, 
     return status;
 }
 
-/* Reports an unknown --algo with the algorithms of the operator. */
-static int check_algorithm(const bench_t *bench)
+/* --algo: a built-in algorithm, or one of a file, which the registry owns. */
+static int find_algorithm(const bench_t *bench, weft_registry_t *registry,
+                          const weft_algorithm_t **out_algorithm)
 {
     const weft_algorithm_t *algorithm;
+    const char *name = bench->algorithm, *op = wefti_collective_function(bench->op);
     wefti_text_t names;
-    if (bench->algorithm == NULL || wefti_algorithm_find(bench->op, bench->algorithm) != NULL) {
+    if (name == NULL) {
+        return EXIT_OK;
+    }
+    if (wefti_msccl_is_path(name)) {
+        weft_status_t status = weft_registry_load_algorithm(registry, name, out_algorithm);
+        return status < 0 ? wefti_status_error("bench", status)
+               : (*out_algorithm)->op == bench->op
+                   ? EXIT_OK
+                   : wefti_usage_error("bench", "--algo %s: the file is an algorithm of %s, not %s",
+                                       name, wefti_collective_function((*out_algorithm)->op), op);
+    }
+    *out_algorithm = wefti_algorithm_find(bench->op, name);
+    if (*out_algorithm != NULL) {
         return EXIT_OK;
     }
     wefti_text_init(&names, NULL);
@@ -239,14 +256,13 @@ static int check_algorithm(const bench_t *bench)
         }
     }
     int code = wefti_usage_error("bench", "--algo %s: unknown algorithm of %s; must be one of %s",
-                                 bench->algorithm, wefti_collective_function(bench->op),
-                                 names.failed ? "others" : names.data);
+                                 name, op, names.failed ? "others" : names.data);
     wefti_text_deinit(&names);
     return code;
 }
 
 /* Reports errors that every rank would find once, before ranks are started. */
-static int check_eligible(const bench_t *bench)
+static int check_eligible(const bench_t *bench, const weft_algorithm_t *algorithm)
 {
     wefti_settings_t settings;
     weft_status_t status = wefti_settings_load(&settings);
@@ -263,13 +279,28 @@ static int check_eligible(const bench_t *bench)
     if (status < 0) {
         return wefti_status_error("bench", status);
     }
-    const weft_algorithm_t *algorithm =
-        bench->algorithm != NULL ? wefti_algorithm_find(bench->op, bench->algorithm) : NULL;
     const char *reason = algorithm != NULL ? wefti_algorithm_reason(algorithm, &params) : NULL;
     return reason == NULL
                ? EXIT_OK
                : wefti_usage_error("bench", "--algo %s: not eligible for %s: %s", bench->algorithm,
                                    wefti_collective_function(bench->op), reason);
+}
+
+/* alone: this process starts the ranks. */
+static int check_algorithm(const bench_t *bench, bool alone)
+{
+    weft_registry_t *registry = NULL;
+    const weft_algorithm_t *algorithm = NULL;
+    weft_status_t status = weft_registry_create(NULL, &registry);
+    if (status < 0) {
+        return wefti_status_error("bench", status);
+    }
+    int code = find_algorithm(bench, registry, &algorithm);
+    if (code == EXIT_OK && alone) {
+        code = check_eligible(bench, algorithm);
+    }
+    weft_registry_destroy(registry);
+    return code;
 }
 
 /* What can be said of the picture before anything is measured; ranks are known. */
@@ -344,20 +375,17 @@ static int run_bench_command(int argc, char **argv)
                                  (unsigned long long)bench->min_bytes,
                                  (unsigned long long)bench->max_bytes);
     }
-    code = check_algorithm(bench);
-    if (code != EXIT_OK) {
-        return code;
-    }
     if (bench->order != NULL) {
         setenv("WEFT_ORDER", bench->order, 1); /* the ranks inherit it */
     }
-    if (wefti_is_launched(bench->ranks)) {
-        return bench_launched(&command, &plot);
-    }
-    bench->ranks = bench->ranks != 0 ? bench->ranks : 2;
-    code = check_eligible(bench);
+    bool launched = wefti_is_launched(bench->ranks);
+    bench->ranks = bench->ranks == 0 && !launched ? 2 : bench->ranks;
+    code = check_algorithm(bench, !launched);
     if (code != EXIT_OK) {
         return code;
+    }
+    if (launched) {
+        return bench_launched(&command, &plot);
     }
     weft_status_t status = prepare_plot(&command, &plot);
     if (status < 0) {

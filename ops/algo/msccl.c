@@ -9,6 +9,12 @@
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
 
+bool wefti_msccl_is_path(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 4 && strcmp(name + length - 4, ".xml") == 0;
+}
+
 static const char *eligible(const weft_algo_params_t *params)
 {
     const wefti_msccl_t *msccl = wefti_msccl_of(params->algorithm);

@@ -17,6 +17,8 @@ typedef struct wefti_msccl wefti_msccl_t;
 /* Reads, converts and proves a file; path is for messages. */
 weft_status_t wefti_msccl_parse(const char *path, const char *text, size_t size_bytes,
                                 const weft_allocator_t *allocator, wefti_msccl_t **out_msccl);
+/* Whether what stands for the name of an algorithm is the path of a file. */
+bool wefti_msccl_is_path(const char *name);
 /* Files with equal digests have the same text. */
 uint64_t wefti_msccl_digest(const char *text, size_t size_bytes);
 void wefti_msccl_destroy(wefti_msccl_t *msccl); /* accepts NULL */

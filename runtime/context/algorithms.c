@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "ops/algo/msccl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/suggest.h"
 
@@ -71,8 +72,7 @@ static weft_status_t load(weft_context_t *context, weft_collective_t op, const c
 weft_status_t wefti_context_find_algorithm(weft_context_t *context, weft_collective_t op,
                                            const char *name, const weft_algorithm_t **out_algorithm)
 {
-    size_t length = name != NULL ? strlen(name) : 0;
-    if (length > 4 && strcmp(name + length - 4, ".xml") == 0) {
+    if (name != NULL && wefti_msccl_is_path(name)) {
         return load(context, op, name, out_algorithm);
     }
     *out_algorithm = weft_registry_find_algorithm(context->registry, op, name);

@@ -241,7 +241,16 @@ class Msccl(support.Case):
                        f'recv="{1 - r}" chan="0">', *rows, "</tb></gpu>"]) for r in range(2)), "</algo>"]))
         begin = time.monotonic()
         self.weft("verify", path)
-        self.assertLess(time.monotonic() - begin, 30)
+        self.assertLess(time.monotonic() - begin, support.PROMPT)
+
+    def test_a_file_is_measured(self):
+        path = pairs_file(self.dir / "pairs.xml", 4)
+        rows = self.weft_json("bench", "all_reduce", "-n", 4, "--algo", path, "--max", "4K", "--iterations", 5, "--check")["rows"]
+        self.assertEqual({(row["algo"][:6], row["wrong"]) for row in rows}, {("pairs-", 0)})
+        for words, text in ((("all_reduce", "-n", 2), "its file describes 4 ranks"),
+                            (("all_gather", "-n", 4), "the file is an algorithm of all_reduce, not all_gather")):
+            self.assertIn(text, self.weft("bench", *words, "--algo", path, code=2).stderr)
+        self.assertIn("none.xml", self.weft("bench", "all_reduce", "--algo", self.dir / "none.xml", code=2).stderr)
 
     @support.NEED_DATA
     def test_a_plan_runs_by_a_file(self):

@@ -97,7 +97,7 @@ class Train(Case):
             except OSError:  # how a terminal without a writer ends
                 pass
             os.close(mine)
-            self.assertEqual(run.wait(60), 0)
+            self.assertEqual(run.wait(support.PROMPT), 0)
             lines = shown.decode().split("\r\033[K")
             self.assertGreater(len(lines), 2)
             self.assertTrue(any(line.startswith("epoch ") for line in lines))

@@ -536,10 +536,15 @@ static void execute(const operator_t *form, value_t *stack, char *text)
         if (fill(form, &arguments, &call)) {
             run(&arguments, &call);
         }
-        if (arguments.text[0] == '\0' && form->in_place && arguments.packed != NULL) {
-            torch.aoti_torch_copy_(arguments.tensor, arguments.packed, 0);
-        } else if (arguments.text[0] == '\0' && arguments.strided) {
-            torch.aoti_torch_copy_(arguments.given, arguments.out, 0);
+        tensor_t *copied = form->in_place      ? arguments.packed
+                           : arguments.strided ? arguments.out
+                                               : NULL;
+        if (arguments.text[0] == '\0' && copied != NULL &&
+            torch.aoti_torch_copy_(form->in_place ? arguments.tensor : arguments.given, copied,
+                                   0) != 0) {
+            snprintf(arguments.text, TEXT_BYTES,
+                     "the result cannot be copied into %s: do several elements share memory?",
+                     form->in_place ? "the tensor" : "out");
         }
         entry_release(arguments.entry);
     }

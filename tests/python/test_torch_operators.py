@@ -164,6 +164,14 @@ class Values(ranks.RankCase):
         with self.assertRaisesRegex(Exception, "overlap"):
             ops.all_gather_out(whole[1:7], self.size, self.name, whole)
 
+    def test_results_that_torch_refuses_to_copy(self):
+        """Into elements that share memory: an error, as of torch's own operators."""
+        shared = torch.zeros(1).expand(6)
+        with self.assertRaisesRegex(Exception, "copied|single memory"):
+            ops.all_reduce_out(torch.ones(6), "sum", self.name, shared)
+        with self.assertRaisesRegex(Exception, "copied|single memory"):
+            ops.all_reduce_(shared, "sum", self.name)
+
     def test_float8(self):
         if operators.level == 0:
             self.skipTest("kernels in Python")

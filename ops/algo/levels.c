@@ -103,12 +103,9 @@ static void begin_lane(levels_t *v, uint32_t lane)
 /* b is NULL: for resources, which do not depend on the rank. */
 static levels_t levels_of(const weft_algo_params_t *params, weft_schedule_builder_t *b)
 {
-    levels_t v = {.params = params, .b = b, .how = composition_of(params), .size = {1, 1, 1}};
-    const char *reason = wefti_placement_levels(params, v.size);
+    levels_t v = {.params = params, .b = b, .how = composition_of(params)};
     uint32_t stride = 1;
-    if (reason != NULL && b != NULL) {
-        b->status = WEFT_ERR_NO_MEMORY; /* it was eligible */
-    }
+    (void)wefti_placement_levels(params, v.size); /* it was eligible */
     v.vector = wefti_collective_is_vector(params->op);
     v.lanes = params->pieces > 0 && params->pieces < v.how->lanes ? params->pieces : v.how->lanes;
     v.lanes = wefti_collective_is_variable(params->op) ? 1 : v.lanes;
@@ -116,6 +113,9 @@ static levels_t levels_of(const weft_algo_params_t *params, weft_schedule_builde
         v.stride[level] = stride;
         v.own[level] = b != NULL ? params->rank / stride % v.size[level] : 0;
         stride *= v.size[level];
+    }
+    if (b != NULL && stride != params->group_size) {
+        b->status = WEFT_ERR_NO_MEMORY;
     }
     return v;
 }
@@ -272,8 +272,8 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     out->blocks = v.lanes * v.blocks[0].count;
     out->parts = v.vector ? 0 : v.lanes;
     out->scratch_slots = v.slots;
-    /* With two sets nobody waits until peers have read the sums: those whose sums come in the run
-     * between have done so. */
+    /* With two sets no rank waits until its peers have read its sums: they have, once their sums of
+     * the run between are here. */
     out->scratch_sets = 2;
     out->phases = 1;
     for (uint32_t level = 0; level < WEFTI_LEVELS; level++) {

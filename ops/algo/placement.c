@@ -40,12 +40,13 @@ static uint32_t equal_parts(const uint32_t *part_of, uint32_t ranks, uint32_t *c
 const char *wefti_placement_levels(const weft_algo_params_t *params, uint32_t sizes[WEFTI_LEVELS])
 {
     uint32_t n = params->group_size;
+    sizes[0] = sizes[1] = sizes[2] = 1;
     if (params->host_of == NULL || params->rack_of == NULL) {
         return "the group is in one rack, or its racks are not known";
     }
     uint32_t *count = wefti_alloc(NULL, 2ul * n * sizeof *count);
     if (count == NULL) {
-        return "out of memory";
+        return NULL; /* no reason: the other ranks choose, and this one must not differ */
     }
     uint32_t in_host = equal_parts(params->host_of, n, count);
     uint32_t in_rack = equal_parts(params->rack_of, n, count + n);

@@ -30,7 +30,8 @@ typedef struct wefti_placement {
 uint32_t wefti_placement_hosts(const weft_algo_params_t *params);
 /* The host of a rank, without any memory; hosts are numbered by the parameters. */
 uint32_t wefti_placement_host_of(const weft_algo_params_t *params, uint32_t rank);
-/* Ranks of each host, hosts of each rack, racks: NULL, or why these are not numbers for all. */
+/* Ranks of each host, hosts of each rack, racks. Returns NULL, or the reason why hosts or racks
+ * differ. Without memory it returns NULL, and sizes are 1: building fails then. */
 const char *wefti_placement_levels(const weft_algo_params_t *params, uint32_t sizes[WEFTI_LEVELS]);
 /* False: no memory. */
 bool wefti_placement_init(wefti_placement_t *placement, const weft_algo_params_t *params);

@@ -65,8 +65,16 @@ static double predicted_ns(const wefti_candidate_t *candidates, uint32_t count, 
     return 0;
 }
 
-/* The best ones in the middle of the class, what the rules fix, and mesh: any group in shared memory
- * can run it. */
+/* Sessions know racks from WEFT_TOPOLOGY only. */
+static bool needs_racks(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    weft_algo_params_t unknown = *params;
+    unknown.rack_of = NULL;
+    return wefti_algorithm_reason(algorithm, &unknown) != NULL;
+}
+
+/* The best ones in the middle of the class, of these one that needs no racks, what the rules fix,
+ * and mesh: any group in shared memory can run it. */
 static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t *params,
                              wefti_ranking_t *ranking)
 {
@@ -74,7 +82,7 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
         high[WEFTI_MAX_CANDIDATES];
     uint32_t low_count, middle_count, high_count, elem = ranking->elem_bytes;
     uint32_t most = r->most > 0 ? r->most : WEFTI_MAX_CANDIDATES;
-    bool mesh = false;
+    bool mesh = false, anywhere = false;
     const weft_algorithm_t *fixed = wefti_rules_fixed(r->rules, params->op);
     uint64_t bytes = 1ull << ranking->class;
     WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes, low, &low_count));
@@ -84,7 +92,10 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
         const char *name = middle[i].algorithm->name;
         bool is_mesh = strcmp(name, "mesh") == 0;
         bool listed = is_mesh || middle[i].algorithm == fixed;
-        if (listed || ranking->count + !mesh < most || r->most == 0) {
+        bool racks = needs_racks(middle[i].algorithm, params);
+        uint32_t kept = !mesh + (racks && !anywhere); /* places */
+        if (listed || ranking->count + kept < most || r->most == 0) {
+            anywhere = anywhere || !(racks || is_mesh);
             uint32_t at = ranking->count++;
             ranking->names[at] = name;
             ranking->low_ns[at] = predicted_ns(low, low_count, name);

@@ -196,6 +196,8 @@ class Simulate(Case):
             plan = self.plan(topology, *options, model=model)
             best = self.simulate(plan, topology)
             self.assertTrue(self.weft("verify", plan).stdout.endswith("\nproved\n"))
+            for listed in self.weft_json("explain", plan)["buckets"]:  # sessions without WEFT_TOPOLOGY know no racks
+                self.assertTrue(set(listed["candidates"]) - {*rows, "mesh"}, listed)
             chosen.append({row["algorithm"] for row in best["collectives"]})
             for algorithm in (*rows, "ring", "halving-doubling", "hierarchical", "rails"):
                 plan = self.plan(topology, *options, "--algo", f"all_reduce={algorithm}", model=model)

@@ -312,8 +312,8 @@ weft_status_t wefti_endpoint_all_gather(wefti_endpoint_t *endpoint, const void *
     return status;
 }
 
-/* The first failing rank's text, which only a failure is worth gathering: piece by piece, so that
- * little memory is at hand for it. */
+/* The first failing rank's text, gathered only after a failure, piece by piece: one piece of each
+ * rank is all the memory that it needs. */
 static weft_status_t explain(wefti_endpoint_t *endpoint, const verdict_t *own)
 {
     verdict_t found = {0};

@@ -198,7 +198,7 @@ struct tcp {
 
 /* ---- addresses.c ---- */
 weft_status_t wefti_tcp_addresses_find(tcp_t *tcp);
-/* What tcp_address_t all ranks have sent: [world_size]. */
+/* Keeps those of peers. addresses: [world_size], as all ranks have sent them. */
 weft_status_t wefti_tcp_addresses_keep(tcp_t *tcp, const tcp_address_t *addresses,
                                        const bool *peers);
 /* The peer's addresses in the order to be tried for a socket; returns how many. */

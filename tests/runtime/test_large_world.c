@@ -129,7 +129,10 @@ static void run_on_hosts(rank_fn run)
 {
     setenv("WEFT_TEST_TRANSPORT", "tcp", 1);
     setenv("WEFT_TEST_HOSTS", PER_HOST, 1);
+    setenv("WEFT_LINK_TIMEOUT", "300",
+           1); /* on a busy machine a process may wait for its turn for long */
     bool good = support_rank_processes(RANKS_OF_HOSTS, run, NULL);
+    unsetenv("WEFT_LINK_TIMEOUT");
     unsetenv("WEFT_TEST_HOSTS");
     unsetenv("WEFT_TEST_TRANSPORT");
     assert_true(good);

@@ -58,9 +58,11 @@ def unregister(array, context=None):
 
 def _dims(shape):
     try:
-        len(shape)
+        count = len(shape)
     except TypeError:
-        shape = shape,
+        shape, count = (shape,), 1
+    if count > 64:  # of a range of 2^60, say, no tuple is made
+        raise ValueError(f"shape has too many dimensions: {count}")
     try:
         return tuple([operator.index(value) for value in shape])
     except TypeError:

@@ -165,6 +165,8 @@ class Empty(ranks.RankCase):
             weft.empty((1 << 40, 1 << 40))
         with self.raises_within(ValueError, "too many dimensions: 9"):
             weft.empty((1,) * 9)
+        with self.raises_within(ValueError, "too many dimensions: 1152921504606846976"):
+            weft.empty(range(1 << 60))
         with self.raises_within((OverflowError, ValueError)):
             weft.empty(1 << 70)
 

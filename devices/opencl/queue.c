@@ -28,6 +28,23 @@ weft_status_t cl_queue_create(weft_device_t *base, weft_queue_t **out_queue)
     return WEFT_OK;
 }
 
+static cl_int state_of(cl_event event)
+{
+    cl_int state = CL_COMPLETE;
+    cl_int code =
+        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
+    return code == CL_SUCCESS ? state : code;
+}
+
+/* The event of a command that has failed is kept as long as the process lives: PoCL 3.1 may still be
+ * telling the commands after it, and ends the process where the event is gone. */
+static void release_event(cl_event event)
+{
+    if (state_of(event) >= CL_COMPLETE) {
+        clReleaseEvent(event);
+    }
+}
+
 void cl_queue_destroy(weft_queue_t *queue)
 {
     if (queue == NULL) {
@@ -39,7 +56,7 @@ void cl_queue_destroy(weft_queue_t *queue)
     }
     cl_watch_leave(queue->device, queue);
     for (size_t i = 0; i < queue->event_count; i++) {
-        clReleaseEvent(queue->events[i]);
+        release_event(queue->events[i]);
     }
     free(queue->events);
     free((void *)queue->labels);
@@ -63,14 +80,6 @@ static void break_queue(weft_queue_t *queue, weft_status_t status, const char *t
         queue->status = status;
         snprintf(queue->text, sizeof queue->text, "%s", text);
     }
-}
-
-static cl_int state_of(cl_event event)
-{
-    cl_int state = CL_COMPLETE;
-    cl_int code =
-        clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL);
-    return code == CL_SUCCESS ? state : code;
 }
 
 /*

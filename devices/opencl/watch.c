@@ -68,7 +68,9 @@ static bool look(cl_device_t *device)
         cl_int status = gate->dropped ? -1 : CL_COMPLETE;
         pthread_mutex_unlock(&watch->lock);
         clSetUserEventStatus(gate->event, status);
-        clReleaseEvent(gate->event);
+        if (status == CL_COMPLETE) { /* else PoCL may still look at it: release_event in queue.c */
+            clReleaseEvent(gate->event);
+        }
         pthread_mutex_lock(&watch->lock);
         cl_gate_t **at = &watch->gates;
         while (*at != gate) {

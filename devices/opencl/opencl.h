@@ -167,6 +167,9 @@ int cl_begin(weft_queue_t *queue, cl_uint *out_count, const cl_event **out_event
 weft_status_t cl_end(weft_queue_t *queue, const char *what, cl_int code, cl_event event);
 /* Between begin and end, where several commands follow each other. */
 void cl_next(weft_queue_t *queue, cl_event event, cl_uint *out_count, const cl_event **out_events);
+/* The event of a command that has failed is kept as long as the process lives: PoCL 3.1 may still be
+ * telling the commands after it, and ends the process where the event is gone. */
+void cl_release_event(cl_event event);
 /* The latest command; NULL: all are done. */
 static inline const cl_event *cl_latest(const weft_queue_t *queue)
 {

@@ -36,9 +36,7 @@ static cl_int state_of(cl_event event)
     return code == CL_SUCCESS ? state : code;
 }
 
-/* The event of a command that has failed is kept as long as the process lives: PoCL 3.1 may still be
- * telling the commands after it, and ends the process where the event is gone. */
-static void release_event(cl_event event)
+void cl_release_event(cl_event event)
 {
     if (state_of(event) >= CL_COMPLETE) {
         clReleaseEvent(event);
@@ -56,7 +54,7 @@ void cl_queue_destroy(weft_queue_t *queue)
     }
     cl_watch_leave(queue->device, queue);
     for (size_t i = 0; i < queue->event_count; i++) {
-        release_event(queue->events[i]);
+        cl_release_event(queue->events[i]);
     }
     free(queue->events);
     free((void *)queue->labels);

@@ -68,9 +68,7 @@ static bool look(cl_device_t *device)
         cl_int status = gate->dropped ? -1 : CL_COMPLETE;
         pthread_mutex_unlock(&watch->lock);
         clSetUserEventStatus(gate->event, status);
-        if (status == CL_COMPLETE) { /* else PoCL may still look at it: release_event in queue.c */
-            clReleaseEvent(gate->event);
-        }
+        cl_release_event(gate->event);
         pthread_mutex_lock(&watch->lock);
         cl_gate_t **at = &watch->gates;
         while (*at != gate) {

@@ -257,6 +257,12 @@ void wefti_endpoint_add_cause(const wefti_endpoint_t *endpoint, char *text, size
 void wefti_endpoint_abort_to_shrink(wefti_endpoint_t *endpoint)
 {
     char text[WEFTI_ERROR_TEXT_BYTES];
+    const wefti_control_t *own = endpoint->control[endpoint->rank];
+    if (wefti_fault_get(&own->abort) == WEFT_ERR_PEER_DIED) { /* which others may not know yet */
+        snprintf(text, sizeof text, "%s", weft_last_error());
+        wefti_endpoint_abort(endpoint, WEFT_ERR_PEER_DIED, text);
+        return;
+    }
     int used = snprintf(text, sizeof text, SHRINKS, endpoint->rank);
     wefti_endpoint_add_error_of(endpoint, endpoint->rank, text + used, sizeof text - (size_t)used);
     wefti_endpoint_abort(endpoint, WEFT_ERR_ABORTED, text);

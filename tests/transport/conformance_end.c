@@ -80,6 +80,23 @@ static int aborts(wefti_endpoint_t *endpoint, const conform_t *conform)
     return 0;
 }
 
+/* Rank 0 alone has heard of a death when its program shrinks the world: the others learn that. */
+static int shrinks(wefti_endpoint_t *endpoint, const conform_t *conform)
+{
+    size_t offset;
+    (void)conform;
+    EXPECT(gather_at(endpoint, 0, &offset) == 0);
+    if (endpoint->rank == 0) {
+        wefti_fault_set(&endpoint->control[0]->abort, WEFT_ERR_PEER_DIED, "rank 9 died");
+        wefti_endpoint_abort_to_shrink(endpoint);
+        EXPECT(wefti_endpoint_check(endpoint) == WEFT_ERR_PEER_DIED);
+    } else {
+        EXPECT(wait_somehow(endpoint, offset) == WEFT_ERR_PEER_DIED);
+    }
+    EXPECT(strcmp(weft_last_error(), "rank 9 died") == 0);
+    return 0;
+}
+
 static int unequal_all_gathers(wefti_endpoint_t *endpoint, const conform_t *conform)
 {
     uint64_t own[2] = {0}, all[128];
@@ -153,6 +170,7 @@ static int forks(wefti_endpoint_t *endpoint, const conform_t *conform)
 const conform_case_t conform_end_cases[] = {
     {"leaves behind", leaves_behind, NEEDS_PUT},
     {"aborts", aborts, NEEDS_PEERS | NEEDS_PUT},
+    {"shrinks", shrinks, NEEDS_PEERS | NEEDS_PUT},
     {"unequal all-gathers", unequal_all_gathers, NEEDS_PEERS},
     {"leaves early", leaves_early, NEEDS_THREE},
     {"dies", dies, NEEDS_PROCESSES | NEEDS_PEERS | NEEDS_PUT},

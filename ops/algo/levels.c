@@ -50,8 +50,6 @@ typedef struct levels {
     uint32_t slots;
 } levels_t;
 
-static const composition_t *composition_of(const weft_algo_params_t *params);
-
 /* What users send is never reduced whole: peers would write, in place, what others are reading. */
 static way_t way_at(const levels_t *v, uint32_t level)
 {
@@ -101,13 +99,14 @@ static void begin_lane(levels_t *v, uint32_t lane)
 }
 
 /* b is NULL: for resources, which do not depend on the rank. */
-static levels_t levels_of(const weft_algo_params_t *params, weft_schedule_builder_t *b)
+static levels_t levels_of(const weft_algo_params_t *params, const composition_t *how,
+                          weft_schedule_builder_t *b)
 {
-    levels_t v = {.params = params, .b = b, .how = composition_of(params)};
+    levels_t v = {.params = params, .b = b, .how = how};
     uint32_t stride = 1;
     (void)wefti_placement_levels(params, v.size); /* it was eligible */
     v.vector = wefti_collective_is_vector(params->op);
-    v.lanes = params->pieces > 0 && params->pieces < v.how->lanes ? params->pieces : v.how->lanes;
+    v.lanes = params->pieces > 0 && params->pieces < how->lanes ? params->pieces : how->lanes;
     v.lanes = wefti_collective_is_variable(params->op) ? 1 : v.lanes;
     for (uint32_t level = 0; level < WEFTI_LEVELS; level++) {
         v.stride[level] = stride;
@@ -262,9 +261,10 @@ static void run_lane(levels_t *v, uint32_t lane)
     }
 }
 
-static void resources(const weft_algo_params_t *params, weft_algo_resources_t *out)
+static void find_resources(const weft_algo_params_t *params, const composition_t *how,
+                           weft_algo_resources_t *out)
 {
-    levels_t v = levels_of(params, NULL);
+    levels_t v = levels_of(params, how, NULL);
     for (uint32_t lane = 0; lane < v.lanes; lane++) {
         begin_lane(&v, lane);
     }
@@ -282,9 +282,10 @@ static void resources(const weft_algo_params_t *params, weft_algo_resources_t *o
     out->by_placement = 1;
 }
 
-static void build(const weft_algo_params_t *params, weft_schedule_builder_t *b)
+static void build_lanes(const weft_algo_params_t *params, const composition_t *how,
+                        weft_schedule_builder_t *b)
 {
-    levels_t v = levels_of(params, b);
+    levels_t v = levels_of(params, how, b);
     for (uint32_t lane = 0; lane < v.lanes && b->status >= 0; lane++) {
         run_lane(&v, lane);
     }
@@ -298,36 +299,43 @@ static const char *eligible(const weft_algo_params_t *params)
                                                                   : reason;
 }
 
-/* The composition and the name of each row: ways from the inside, by their first letters. */
+/* The ways of each row, from the inside; its name has their first letters. */
 #define ROWS(X)                                                                                    \
-    X(ALL_REDUCE, "levels-lww", LEADER, WHOLE, WHOLE, 1,                                           \
+    X(ALL_REDUCE, lww, LEADER, WHOLE, WHOLE, 1,                                                    \
       "leaders of hosts, then whole between hosts and racks")                                      \
-    X(ALL_REDUCE, "levels-lsw", LEADER, SCATTER, WHOLE, 1,                                         \
+    X(ALL_REDUCE, lsw, LEADER, SCATTER, WHOLE, 1,                                                  \
       "leaders of hosts, scattered over hosts, whole between racks")                               \
-    X(ALL_REDUCE, "levels-lss", LEADER, SCATTER, SCATTER, 1,                                       \
+    X(ALL_REDUCE, lss, LEADER, SCATTER, SCATTER, 1,                                                \
       "leaders of hosts, scattered over hosts and racks")                                          \
-    X(ALL_REDUCE, "levels-ssw", SCATTER, SCATTER, WHOLE, 4,                                        \
+    X(ALL_REDUCE, ssw, SCATTER, SCATTER, WHOLE, 4,                                                 \
       "in pieces, scattered over ranks and hosts, whole between racks")                            \
-    X(ALL_REDUCE, "levels-sss", SCATTER, SCATTER, SCATTER, 2,                                      \
+    X(ALL_REDUCE, sss, SCATTER, SCATTER, SCATTER, 2,                                               \
       "in pieces, scattered over ranks, hosts and racks: the fewest bytes")                        \
-    X(REDUCE_SCATTER, "levels-sss", SCATTER, SCATTER, SCATTER, 2,                                  \
+    X(REDUCE_SCATTER, sss, SCATTER, SCATTER, SCATTER, 2,                                           \
       "inside hosts, then inside racks, then between racks")                                       \
-    X(REDUCE_SCATTER_V, "levels-sss", SCATTER, SCATTER, SCATTER, 1,                                \
+    X(REDUCE_SCATTER_V, sss, SCATTER, SCATTER, SCATTER, 1,                                         \
       "inside hosts, then inside racks, then between racks")                                       \
-    X(ALL_GATHER, "levels-sss", SCATTER, SCATTER, SCATTER, 2,                                      \
+    X(ALL_GATHER, sss, SCATTER, SCATTER, SCATTER, 2,                                               \
       "between racks, then inside racks, then inside hosts")                                       \
-    X(ALL_GATHER_V, "levels-sss", SCATTER, SCATTER, SCATTER, 1,                                    \
+    X(ALL_GATHER_V, sss, SCATTER, SCATTER, SCATTER, 1,                                             \
       "between racks, then inside racks, then inside hosts")
 
-#define COMPOSITION(op, name, host, hosts, racks, lanes, doc) {{host, hosts, racks}, lanes},
-#define ALGORITHM(op, name, host, hosts, racks, lanes, doc)                                        \
-    WEFTI_ALGORITHM(WEFT_COLLECTIVE_##op, name, doc, eligible, resources, build),
+/* Each row has functions of its own, which a copy of the algorithm shares. */
+#define FUNCTIONS(op, ways, host, hosts, racks, lanes, doc)                                        \
+    static const composition_t op##_##ways = {{host, hosts, racks}, lanes};                        \
+    static void resources_##op##_##ways(const weft_algo_params_t *params,                          \
+                                        weft_algo_resources_t *out)                                \
+    {                                                                                              \
+        find_resources(params, &op##_##ways, out);                                                 \
+    }                                                                                              \
+    static void build_##op##_##ways(const weft_algo_params_t *params, weft_schedule_builder_t *b)  \
+    {                                                                                              \
+        build_lanes(params, &op##_##ways, b);                                                      \
+    }
+#define ALGORITHM(op, ways, host, hosts, racks, lanes, doc)                                        \
+    WEFTI_ALGORITHM(WEFT_COLLECTIVE_##op, "levels-" #ways, doc, eligible, resources_##op##_##ways, \
+                    build_##op##_##ways),
 
-static const composition_t compositions[] = {ROWS(COMPOSITION)};
+ROWS(FUNCTIONS)
 static const weft_algorithm_t table[] = {ROWS(ALGORITHM)};
 WEFTI_ALGORITHM_LIST(wefti_levels_algorithms, table);
-
-static const composition_t *composition_of(const weft_algo_params_t *params)
-{
-    return &compositions[params->algorithm - table];
-}

@@ -637,11 +637,7 @@ static bool recorded(const operator_t *form, arguments_t *arguments)
     if (status == 0 && form->has_out) {
         int also = needs_gradient(arguments->given, &given);
         status = also < 0 ? -1 : 0;
-        if (needed > 0 || also > 0) {
-            PyErr_Format(PyExc_RuntimeError, "weft::%s has no gradient, and %s needs one",
-                         form->name, needed > 0 ? "the tensor" : "out");
-            status = -1;
-        }
+        needed = needed > 0 || also > 0; /* which Python refuses */
     }
     if (status == 0 && needed > 0) {
         status = record(form, object, arguments, &arguments->out);

@@ -285,6 +285,17 @@ class Values(ranks.RankCase):
             with torch.no_grad():
                 ops.all_to_all_out(x, self.name, out)
 
+    def test_no_gradient_on_one_rank(self):
+        """The others, which wait, learn why."""
+        for why, call in (("all_reduce_out has no gradient", lambda x: ops.all_reduce_out(x, "sum", self.name, x)),
+                          ("all_reduce: max has no gradient", lambda x: ops.all_reduce(x, "max", self.name))):
+            x = torch.ones(3, requires_grad=self.rank == self.size - 1)
+            with self.assertRaisesRegex(Exception, why):
+                call(x)
+            with torch.no_grad():
+                ops.all_reduce_(x, "sum", self.name)
+                self.assertEqual(x.tolist(), [self.size] * 3)
+
     def test_gradcheck(self):
         """Of the derivative that one rank sees: a world of one, twice."""
         if self.size > 1:

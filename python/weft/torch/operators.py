@@ -209,10 +209,19 @@ class _Function(torch.autograd.Function):
         return grad.reshape(()) if ctx.scalar and ctx.op == "all_gather" else grad, None, None, None, None
 
 
+def _refused(text, name):
+    """An error, which the other ranks learn: this rank cannot make its call of the group of that name."""
+    _core._group_of(_find(name)).refuse(text)
+    return RuntimeError(text)
+
+
 def _record(op, x, reduction, size, name):
     """The call, with its gradient."""
+    if op.endswith(_OUT):
+        needed = "the tensor" if x.requires_grad else "out"
+        raise _refused(f"weft::{op} has no gradient, and {needed} needs one", name)
     if reduction not in ("sum", "avg"):
-        raise RuntimeError(f"weft::{op}: {reduction} has no gradient; sum and avg have")
+        raise _refused(f"weft::{op}: {reduction} has no gradient; sum and avg have", name)
     if op == "all_reduce_":
         return _InPlace.apply(x, reduction, size, name)
     return _Function.apply(x, op, reduction, size, name)
@@ -221,12 +230,9 @@ def _record(op, x, reduction, size, name):
 def _autograd(op):
     def run(x, *words):
         reduction, size, name, out = _split(op, words)
-        needed = torch.is_grad_enabled() and ("the tensor" if x.requires_grad else
-                                              "out" if out is not None and out.requires_grad else False)
-        if not needed:
+        needed = x.requires_grad or (out is not None and out.requires_grad)
+        if not needed or not torch.is_grad_enabled():
             return getattr(torch.ops.weft, "_" + op)(x, *words)
-        if out is not None:
-            raise RuntimeError(f"weft::{op} has no gradient, and {needed} needs one")
         result = _record(op, x, reduction, size, name)
         return None if op == "all_reduce_" else result
     return run

@@ -57,6 +57,16 @@ const wp_dlpack_tensor_t *wp_dlpack_tensor_of(PyObject *capsule, bool *out_writa
     return PyCapsule_GetPointer(capsule, "dltensor");
 }
 
+wp_dlpack_read_t wp_dlpack_read_of(PyObject *type)
+{
+    PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+    const wp_dlpack_exchange_t *exchange =
+        capsule != NULL ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    Py_XDECREF(capsule); /* the struct stays for good */
+    PyErr_Clear();
+    return exchange != NULL && exchange->major == 1 ? exchange->read : NULL;
+}
+
 PyObject *wp_dlpack_export_of(PyObject *object)
 {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of torch tensors, by data_ptr(): __dlpack__ alone costs more than all of this. */
-#include "python/src/array.h"
+/*
+ * Memory of torch tensors: by DLPack's C functions, which torch has from 2.10 on; by attributes and
+ * methods where they do not know the tensor, or what is wrong with it. __dlpack__ alone costs more
+ * than all of this.
+ */
+#include "python/src/dlpack.h"
 
 #include <string.h>
 
@@ -25,11 +29,12 @@ enum {
     NAME_SHAPE,
     NAME_NEW_EMPTY,
     NAME_STRIDE,
+    NAME_NEGATIVE,
     NAMES
 };
 
-static const char *const names[] = {"data_ptr", "dtype", "numel",     "is_contiguous",
-                                    "is_cpu",   "shape", "new_empty", "stride"};
+static const char *const names[] = {"data_ptr", "dtype",     "numel",  "is_contiguous", "is_cpu",
+                                    "shape",    "new_empty", "stride", "is_neg"};
 
 int wp_torch_names_init(wp_state_t *state)
 {
@@ -65,6 +70,7 @@ bool wp_torch_find(wp_state_t *state)
     torch->empty_like = PyObject_GetAttrString(module, "empty_like");
     if (torch->empty_like != NULL && torch->dtypes[WEFT_DTYPE_F32] != NULL) {
         torch->tensor_type = PyObject_GetAttrString(module, "Tensor");
+        torch->read = torch->tensor_type != NULL ? wp_dlpack_read_of(torch->tensor_type) : NULL;
     }
     PyErr_Clear(); /* half imported */
     Py_DECREF(module);
@@ -154,10 +160,43 @@ static int pack(wp_state_t *state, PyObject *tensor, const char *argument, wp_ar
                : wp_array_pack(argument, flags, out, strides);
 }
 
+/* Views such as z.conj().imag are the memory's negative; with one element they are contiguous. */
+static int check_sign(wp_state_t *state, PyObject *tensor, const char *argument)
+{
+    int is = is_true(state, tensor, NAME_NEGATIVE, true);
+    if (is > 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s is a view whose memory has the other sign: tensor.resolve_neg() copies it",
+                     argument);
+    }
+    return is == 0 ? 0 : -1;
+}
+
+/* Contiguous host memory of one of our types, as most is. */
+static bool read_at_once(wp_state_t *state, PyObject *tensor, const char *argument,
+                         wp_array_flags_t flags, wp_array_t *out)
+{
+    wp_dlpack_tensor_t seen;
+    if (state->torch.read != NULL && state->torch.read(tensor, &seen) == 0 &&
+        seen.device_type == WP_DLPACK_CPU &&
+        wp_dlpack_fill(&seen, true, argument, flags, out) == 0 &&
+        (out->data != NULL || out->count == 0) &&
+        (out->count != 1 || check_sign(state, tensor, argument) == 0)) {
+        return true;
+    }
+    PyErr_Clear();
+    out->rank = 0;
+    return false;
+}
+
 int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argument,
                         wp_array_flags_t flags, wp_array_t *out)
 {
     unsigned long long address = 0, count = 0;
+    out->kind = WP_TORCH;
+    if (read_at_once(state, tensor, argument, flags, out)) {
+        return 0;
+    }
     int is = is_true(state, tensor, NAME_CPU, false);
     if (is <= 0) {
         return is < 0 ? -1 : refuse(tensor, argument, "device", "host memory is required");
@@ -167,6 +206,9 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
         return refuse(tensor, argument, "layout", "a strided tensor is required");
     }
     bool packs = is == 0;
+    if (check_sign(state, tensor, argument) < 0) {
+        return -1;
+    }
     if (packs && !(flags & WP_PACK)) {
         PyErr_Format(PyExc_ValueError,
                      "%s is a tensor whose memory is not contiguous: tensor.contiguous() copies it",
@@ -185,7 +227,6 @@ int wp_array_from_torch(wp_state_t *state, PyObject *tensor, const char *argumen
         PyErr_Format(PyExc_ValueError, "%s is a tensor without storage", argument);
         return -1;
     }
-    out->kind = WP_TORCH;
     out->data = (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     out->count = count;
     return packs ? pack(state, tensor, argument, flags, out) : 0;

@@ -34,6 +34,19 @@ typedef struct wp_dlpack_versioned {
     wp_dlpack_tensor_t tensor;
 } wp_dlpack_versioned_t;
 
+/* Fills what stays valid as long as object keeps its memory. -1: an exception. */
+typedef int (*wp_dlpack_read_t)(void *object, wp_dlpack_tensor_t *out);
+
+/* Of capsules "dlpack_exchange_api", an attribute of a type: as far as it is used here. */
+typedef struct wp_dlpack_exchange {
+    uint32_t major, minor;
+    void *older;
+    void (*unused[3])(void); /* allocate; from and to objects, which own memory */
+    wp_dlpack_read_t read;   /* may be NULL */
+} wp_dlpack_exchange_t;
+
+/* That of a type's objects, or NULL: then there is no exception. */
+wp_dlpack_read_t wp_dlpack_read_of(PyObject *type);
 void wp_dlpack_set_dtype(wp_dlpack_tensor_t *tensor, weft_dtype_t dtype);
 /* The struct of a capsule, whether it may be written; NULL with an exception. */
 const wp_dlpack_tensor_t *wp_dlpack_tensor_of(PyObject *capsule, bool *out_writable);

@@ -149,9 +149,9 @@ static PyObject *by_method(PyObject *own, PyObject *const *args, Py_ssize_t coun
                            PyObject *keywords)
 {
     Py_ssize_t named = keywords != NULL ? PyTuple_Size(keywords) : 0;
-    PyObject *owner = Py_NewRef(PyWeakref_GetObject(of(own, OWN_OWNER)));
     PyObject *tuple = PyTuple_New(count + 1), *dict = PyDict_New(), *result = NULL;
-    int status = tuple != NULL && dict != NULL ? PyTuple_SetItem(tuple, 0, owner) : -1;
+    PyObject *owner = PyWeakref_GetObject(of(own, OWN_OWNER));
+    int status = tuple != NULL && dict != NULL ? PyTuple_SetItem(tuple, 0, Py_NewRef(owner)) : -1;
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         status = PyTuple_SetItem(tuple, i + 1, Py_NewRef(args[i]));
     }

@@ -42,11 +42,14 @@ typedef struct wp_stream wp_stream_t;
 typedef struct wp_batch wp_batch_t;
 
 /* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
+struct wp_dlpack_tensor; /* python/src/dlpack.h */
+
 typedef struct wp_torch {
     PyObject *tensor_type; /* NULL: torch is not imported, as far as we know */
     PyObject *empty_like;
     PyObject *dtypes[16]; /* by weft_dtype_t; NULL where torch has none */
-    PyObject *names[8];   /* of methods and attributes, interned (array_torch.c) */
+    PyObject *names[9];   /* of methods and attributes, interned (array_torch.c) */
+    int (*read)(void *tensor, struct wp_dlpack_tensor *out); /* NULL: torch has none */
 } wp_torch_t;
 
 typedef struct wp_numpy {

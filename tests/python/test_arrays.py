@@ -410,6 +410,59 @@ assert weft.all_reduce(numpy.ones(3)).tolist() == [2.0] * 3
 """
 
 
+# torch has had __dlpack_c_exchange_api__ since 2.10: where it is older, the script gives it one.
+EXCHANGED = """
+import ctypes, torch, weft
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+READ = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+class Exchange(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p),
+                ("allocate", ctypes.c_void_p), ("from_object", ctypes.c_void_p), ("to_object", ctypes.c_void_p),
+                ("read", READ), ("stream", ctypes.c_void_p)]
+kept, reads = [], []
+@READ
+def read(tensor, out):
+    reads.append(tensor.dtype)
+    kept[:] = [(ctypes.c_int64 * 8)(*size) for size in (tensor.shape, tensor.stride())]
+    codes = {torch.float32: (2, 32), torch.bfloat16: (4, 16), torch.int64: (0, 64), torch.complex64: (5, 64)}
+    out[0] = DLTensor(tensor.data_ptr(), 1, 0, tensor.dim(), *codes[tensor.dtype], 1,
+                      *(ctypes.cast(size, ctypes.POINTER(ctypes.c_int64)) for size in kept), 0)
+    return 0
+exchange = Exchange(1, 1, None, None, None, None, read, None)
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype, new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+is_old = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+if is_old:
+    torch.Tensor.__dlpack_c_exchange_api__ = new_capsule(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
+weft.init()
+rank = weft.get_rank()
+for dtype in torch.float32, torch.bfloat16, torch.int64:
+    for shape in (), (0,), (3, 4):
+        x = torch.full(shape, rank + 1).to(dtype)
+        assert torch.equal(weft.all_reduce(x), torch.full(shape, 3).to(dtype))
+        weft.all_reduce_(x)
+        assert torch.equal(x, torch.full(shape, 3).to(dtype))
+x = torch.full((3, 4), rank + 1.0).t()
+assert torch.equal(weft.all_reduce(x), torch.full((4, 3), 3.0))
+assert weft.all_gather(x[1:2]).shape == (2, 3)
+p = torch.nn.Parameter(torch.full((3,), rank + 1.0))
+assert weft.all_reduce(p).tolist() == [3.0] * 3
+for wrong, why in ((torch.ones(2, dtype=torch.complex64), "complex64"), (torch.zeros((1,) * 9), "too many dimensions: 9"),
+                   (torch.tensor([1 + 2j]).conj().imag, "resolve_neg"), (torch.tensor([1 + 2j, 1]).conj().imag, "resolve_neg"),
+                   (torch.zeros(2, device="meta"), "device meta")):
+    try:
+        weft.all_gather(wrong)
+        raise SystemExit(f"{wrong} was taken")
+    except (TypeError, ValueError) as error:
+        assert why in str(error), error
+assert len(reads) > 20 or not is_old, reads
+"""
+
+
 class Imports(unittest.TestCase):
     """numpy and torch are optional."""
 
@@ -422,6 +475,10 @@ class Imports(unittest.TestCase):
 
     def test_nothing_is_imported_in_vain(self):
         self.run_script(WITHOUT_IMPORTS)
+
+    @torch_only
+    def test_torch_by_dlpacks_functions(self):
+        self.run_script(EXCHANGED)
 
 
 class Strided(ranks.RankCase):

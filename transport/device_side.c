@@ -143,19 +143,18 @@ weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *
     }
     *side = *host; /* control blocks, verdicts, settings and the owner's word are the host's */
     side->device = device;
-    side->caps &= device->ops->caps & WEFT_DEVICE_PEER_DIRECT ? ~0ull : ~WEFTI_CAP_DIRECT;
+    if (!(device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
+        side->caps &= ~WEFTI_CAP_DIRECT;
+        side->host_caps &= ~WEFTI_CAP_DIRECT;
+    }
     side->region_bytes = side->region_fresh_bytes = 0;
     pthread_mutex_init(&side->blocks_lock, NULL);
     side->blocks = NULL;
     side->block_count = side->block_capacity = 0;
     side->region_of = wefti_alloc(host->allocator, count * sizeof *side->region_of);
-    side->peer_caps = wefti_alloc(host->allocator, count * sizeof *side->peer_caps);
-    if (side->region_of == NULL || side->peer_caps == NULL) {
+    if (side->region_of == NULL) {
         wefti_endpoint_device_side_close(side);
         return WEFT_ERR_NO_MEMORY;
-    }
-    for (uint32_t r = 0; r < count; r++) {
-        side->peer_caps[r] = host->peer_caps[r] & side->caps;
     }
     *out_side = side;
     return WEFT_OK;
@@ -172,6 +171,5 @@ void wefti_endpoint_device_side_close(wefti_endpoint_t *side)
     pthread_mutex_destroy(&side->blocks_lock);
     wefti_free(side->allocator, side->blocks);
     wefti_free(side->allocator, side->region_of);
-    wefti_free(side->allocator, side->peer_caps);
     wefti_free(side->allocator, side);
 }

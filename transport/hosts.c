@@ -218,8 +218,7 @@ static weft_status_t take_blocks(wefti_hosts_t *hosts)
         if (hosts->local_of[r] != WEFTI_HOSTS_FAR) {
             endpoint->control[r] = inner->control[hosts->local_of[r]];
         } else {
-            endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
-            endpoint->caps &= endpoint->peer_caps[r];
+            endpoint->caps &= ~WEFTI_CAP_DIRECT;
         }
     }
     return wefti_endpoint_check(endpoint);

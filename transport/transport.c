@@ -189,18 +189,15 @@ static weft_status_t endpoint_alloc(const wefti_endpoint_params_t *params,
     endpoint->answer = params->answer;
     uint64_t timeout = params->settings->timeout_ns;
     atomic_init(&endpoint->patience_ns, timeout != 0 ? timeout : UINT64_MAX);
-    endpoint->peer_caps = wefti_alloc(params->allocator, count * sizeof *endpoint->peer_caps);
     endpoint->control = wefti_alloc(params->allocator, count * sizeof *endpoint->control);
     endpoint->region_of = wefti_alloc(params->allocator, count * sizeof *endpoint->region_of);
     endpoint->verdicts = wefti_alloc(params->allocator, count * VERDICT_PIECE_BYTES);
     endpoint->host_of = wefti_alloc(params->allocator, count * sizeof *endpoint->host_of);
-    if (endpoint->peer_caps == NULL || endpoint->control == NULL || endpoint->region_of == NULL ||
-        endpoint->verdicts == NULL || endpoint->host_of == NULL) {
+    if (endpoint->control == NULL || endpoint->region_of == NULL || endpoint->verdicts == NULL ||
+        endpoint->host_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
-    for (uint32_t r = 0; r < count; r++) {
-        endpoint->peer_caps[r] = endpoint->caps;
-    }
+    endpoint->host_caps = endpoint->caps;
     WEFT_RETURN_IF_ERROR(map_owner_word(endpoint));
     return params->settings->late_stacks != 0 ? wefti_stacks_begin(endpoint) : WEFT_OK;
 }
@@ -220,7 +217,6 @@ static void endpoint_free(wefti_endpoint_t *endpoint)
     wefti_free(allocator, endpoint->verdicts);
     wefti_free(allocator, endpoint->region_of);
     wefti_free(allocator, endpoint->control);
-    wefti_free(allocator, endpoint->peer_caps);
     wefti_free(allocator, endpoint);
 }
 

@@ -188,7 +188,7 @@ struct wefti_endpoint {
     wefti_endpoint_t *host; /* the endpoint that ops work on: this one, or a device side's */
     uint32_t rank, world_size;
     uint64_t caps;                /* what all of this rank's links can do */
-    uint64_t *peer_caps;          /* [world_size] what the link to each rank can do */
+    uint64_t host_caps;           /* what those to ranks of this host can do */
     uint32_t local_rank_count;    /* ranks on this machine, for waiting and progress */
     const uint32_t *numbers;      /* as in the params */
     wefti_endpoint_t *outer;      /* likewise */
@@ -314,7 +314,8 @@ bool wefti_region_find(wefti_endpoint_t *endpoint, size_t offset, wefti_region_b
  * do form sets: the relation is symmetric and transitive. */
 static inline bool wefti_endpoint_direct(const wefti_endpoint_t *endpoint, uint32_t peer)
 {
-    return (endpoint->peer_caps[peer] & WEFTI_CAP_DIRECT) != 0;
+    return (endpoint->host_caps & WEFTI_CAP_DIRECT) != 0 &&
+           endpoint->host_of[peer] == endpoint->host_of[endpoint->rank];
 }
 
 /*

@@ -119,7 +119,7 @@ weft_status_t wefti_schedules_lower(const weft_algo_params_t *params, const weft
     if (links->hidden != NULL) {
         status = pass(params, links, allocator, schedules, false);
     }
-    if (links->put != NULL && status >= 0) {
+    if (links->memory_of != NULL && status >= 0) {
         status = pass(params, links, allocator, schedules, true);
     }
     return status;

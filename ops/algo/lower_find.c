@@ -14,7 +14,7 @@ static bool is_unreachable(const wefti_lowering_t *l, uint32_t rank, const wefti
         return false;
     }
     if (l->puts) {
-        return wefti_is_put(l, rank, operand->rank);
+        return wefti_links_put(l->links, rank, operand->rank);
     }
     return operand->buffer < WEFTI_SCRATCH && l->links->hidden[operand->rank] != 0;
 }
@@ -436,7 +436,7 @@ static weft_status_t replace_wait(wefti_lowering_t *l, const wefti_sim_t *sim, u
     for (uint32_t i = 0; i <= step->wait.rank_count && status >= 0; i++) {
         uint32_t peer = step->wait.first_rank + i;
         bool end = i == step->wait.rank_count;
-        if (!end && !wefti_is_put(l, own->rank, peer)) {
+        if (!end && !wefti_links_put(l->links, own->rank, peer)) {
             range.wait.first_rank = range.wait.rank_count == 0 ? peer : range.wait.first_rank;
             range.wait.rank_count++;
             continue;
@@ -503,7 +503,7 @@ static weft_status_t settle(wefti_lowering_t *l, const wefti_sim_t *sim, uint32_
 static bool waits_over_put(const wefti_lowering_t *l, uint32_t rank, const wefti_step_t *step)
 {
     for (uint32_t i = 0; l->puts && i < step->wait.rank_count; i++) {
-        if (wefti_is_put(l, rank, step->wait.first_rank + i)) {
+        if (wefti_links_put(l->links, rank, step->wait.first_rank + i)) {
             return true;
         }
     }

@@ -68,12 +68,6 @@ typedef struct wefti_lowering {
     uint32_t signal_count;
 } wefti_lowering_t;
 
-static inline bool wefti_is_put(const wefti_lowering_t *l, uint32_t a, uint32_t b)
-{
-    return a != b && l->links->put != NULL &&
-           l->links->put[(size_t)a * l->params->group_size + b] != 0;
-}
-
 weft_status_t wefti_lower_change(wefti_lowering_t *l, uint32_t rank, uint32_t anchor,
                                  wefti_change_place_t place, uint32_t signal,
                                  const wefti_step_t *step);

@@ -106,12 +106,17 @@ struct weft_schedule_builder {
 
 /* What ranks can do with each other's memory. */
 typedef struct wefti_links {
-    /* Whether rank a cannot load and store rank b's memory: [a * group_size + b], symmetric; NULL:
-     * all can. */
-    const uint8_t *put;
+    /* Number of the memory that a rank's is in: ranks of another one cannot load and store it, but
+     * put into it and signal: [rank]; NULL: all are in one. */
+    const uint32_t *memory_of;
     /* Whether peers cannot reach the user's buffers on a rank: [rank]; NULL: they can on all. */
     const uint8_t *hidden;
 } wefti_links_t;
+
+static inline bool wefti_links_put(const wefti_links_t *links, uint32_t a, uint32_t b)
+{
+    return links->memory_of != NULL && links->memory_of[a] != links->memory_of[b];
+}
 
 /* Everything but eligibility; must be good before an algorithm sees it. */
 weft_status_t wefti_algo_params_check(const weft_algo_params_t *params);

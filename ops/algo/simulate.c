@@ -138,17 +138,12 @@ static weft_status_t end_run(wefti_sim_t *sim, uint32_t rank)
     return begin_run(sim, rank, run + 1);
 }
 
-static bool is_put_link(const wefti_sim_t *sim, uint32_t a, uint32_t b)
-{
-    return a != b && sim->links->put != NULL && sim->links->put[(size_t)a * sim->ranks + b] != 0;
-}
-
 /* Whether a link is asked for what it cannot do: only puts and signals cross every link. */
 static weft_status_t check_links(const wefti_sim_t *sim, uint32_t thread, const wefti_step_t *step)
 {
     uint32_t rank = sim->thread[thread].rank;
     for (uint32_t i = 0; step->op == WEFTI_DO_WAIT && i < step->wait.rank_count; i++) {
-        if (is_put_link(sim, rank, step->wait.first_rank + i)) {
+        if (wefti_links_put(sim->links, rank, step->wait.first_rank + i)) {
             return wefti_sim_error(
                 sim, thread, "reads the counter of rank %u, but the link between them has no loads",
                 step->wait.first_rank + i);
@@ -162,7 +157,7 @@ static weft_status_t check_links(const wefti_sim_t *sim, uint32_t thread, const 
     for (uint32_t o = 0; o < count; o++, operand++) {
         for (uint32_t other = operand->rank; other - operand->rank < operand->rank_count; other++) {
             bool put = step->op == WEFTI_DO_PUT && o >= step->move.source_count;
-            if (!put && is_put_link(sim, rank, other)) {
+            if (!put && wefti_links_put(sim->links, rank, other)) {
                 return wefti_sim_error(sim, thread,
                                        "accesses the memory of rank %u, but the link between them "
                                        "has no loads or stores",

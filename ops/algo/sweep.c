@@ -41,27 +41,18 @@ static const char *const link_names[] = {
     "", ", hosts of three ranks",   ", put links", ", hidden buffers",
     "", ", put links between hosts"};
 
-/* put [n * n] and hidden [n] for a mode. */
-static wefti_links_t links_of(const weft_algo_params_t *params, link_mode_t mode, uint8_t *put,
-                              uint8_t *hidden)
+/* memory_of [n] and hidden [n] for a mode. */
+static wefti_links_t links_of(const weft_algo_params_t *params, link_mode_t mode,
+                              uint32_t *memory_of, uint8_t *hidden)
 {
-    uint32_t n = params->group_size;
-    for (uint32_t a = 0; a < n && mode == LINKS_HOSTS; a++) {
-        for (uint32_t b = 0; b < n; b++) {
-            put[(size_t)a * n + b] =
-                wefti_placement_host_of(params, a) != wefti_placement_host_of(params, b);
-        }
+    bool hides = mode == LINKS_MIXED || mode == LINKS_HIDDEN;
+    for (uint32_t r = 0; r < params->group_size; r++) {
+        memory_of[r] = mode == LINKS_HOSTS ? wefti_placement_host_of(params, r)
+                       : mode == LINKS_PUT ? r
+                                           : r / 3;
+        hidden[r] = mode == LINKS_HIDDEN || r % 2 == 1;
     }
-    if (mode == LINKS_HOSTS) {
-        return (wefti_links_t){put, NULL};
-    }
-    for (uint32_t a = 0; a < n; a++) {
-        hidden[a] = mode == LINKS_HIDDEN || a % 2 == 1;
-        for (uint32_t b = 0; b < n; b++) {
-            put[(size_t)a * n + b] = a != b && (mode == LINKS_PUT || a / 3 != b / 3);
-        }
-    }
-    return (wefti_links_t){mode == LINKS_HIDDEN ? NULL : put, mode == LINKS_PUT ? NULL : hidden};
+    return (wefti_links_t){mode == LINKS_HIDDEN ? NULL : memory_of, hides ? hidden : NULL};
 }
 
 static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorithm,
@@ -71,20 +62,20 @@ static weft_status_t prove(wefti_sweep_t *sweep, const weft_algorithm_t *algorit
     wefti_verify_stats_t stats = {0};
     uint32_t n = params->group_size;
     wefti_links_t links = {0};
-    uint8_t *put = wefti_alloc(sweep->allocator, (size_t)n * n + n);
-    if (put == NULL) {
+    uint32_t *memory_of = wefti_alloc(sweep->allocator, n * (sizeof *memory_of + 1ul));
+    if (memory_of == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
     weft_status_t status = wefti_schedules_build(algorithm, params, sweep->allocator, &schedules);
     if (status >= 0 && mode != LINKS_DIRECT) {
-        links = links_of(params, mode, put, put + (size_t)n * n);
+        links = links_of(params, mode, memory_of, (uint8_t *)(memory_of + n));
         status = wefti_schedules_lower(params, &links, sweep->allocator, schedules);
     }
     if (status >= 0) {
         status = wefti_schedules_verify(params, schedules, &links, sweep->allocator, &stats);
     }
     wefti_schedules_free(sweep->allocator, schedules, params->group_size);
-    wefti_free(sweep->allocator, put);
+    wefti_free(sweep->allocator, memory_of);
     sweep->steps += stats.steps;
     sweep->accesses += stats.accesses;
     if (status < 0) {

@@ -16,27 +16,22 @@ static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank
                                        world_rank * group->layout.mirror_bytes);
 }
 
-static bool is_far(const weft_group_t *group, size_t a, size_t b)
-{
-    const uint32_t *host_of = group->endpoint->host_of;
-    return host_of[group->ranks[a]] != host_of[group->ranks[b]];
-}
-
 weft_status_t wefti_mirror_link(weft_group_t *group)
 {
     const weft_allocator_t *allocator = group->context->allocator;
+    const uint32_t *host_of = group->endpoint->host_of;
     uint32_t n = group->size, count = 0;
     for (uint32_t r = 0; r < n; r++) {
-        count += is_far(group, group->rank, r);
+        count += host_of[group->ranks[r]] != host_of[group->ranks[group->rank]];
     }
     if (count == 0) {
         return WEFT_OK; /* on all ranks */
     }
-    group->put_links = wefti_alloc(allocator, (size_t)n * n);
+    group->memory_of = wefti_alloc(allocator, n * sizeof *group->memory_of);
     group->put_peers = wefti_alloc(allocator, count * sizeof *group->put_peers);
-    WEFT_RETURN_IF_NO_MEMORY(group->put_links != NULL && group->put_peers != NULL);
-    for (size_t i = 0; i < (size_t)n * n; i++) {
-        group->put_links[i] = is_far(group, i / n, i % n);
+    WEFT_RETURN_IF_NO_MEMORY(group->memory_of != NULL && group->put_peers != NULL);
+    for (uint32_t r = 0; r < n; r++) {
+        group->memory_of[r] = host_of[group->ranks[r]];
     }
     for (uint32_t r = 0; r < n; r++) {
         if (wefti_group_puts(group, r)) {

@@ -19,8 +19,7 @@
 /* Whether this rank reaches the other one's memory by put and signal only. */
 static inline bool wefti_group_puts(const weft_group_t *group, uint32_t rank)
 {
-    return group->put_links != NULL &&
-           group->put_links[(size_t)group->rank * group->size + rank] != 0;
+    return group->memory_of != NULL && group->memory_of[group->rank] != group->memory_of[rank];
 }
 
 #define WEFTI_MIRROR_MAILBOX sizeof(wefti_channel_t) /* where it is in a mirror */

@@ -110,7 +110,7 @@ static weft_status_t lower(wefti_run_t *run, const wefti_links_t *links,
     const weft_algo_params_t *params = &run->params;
     WEFT_RETURN_IF_ERROR(wefti_schedules_lower(params, links, run->allocator, schedules));
     run->lanes = schedules[0].resources.lanes;
-    if (links->put != NULL) {
+    if (links->memory_of != NULL) {
         WEFT_RETURN_IF_ERROR(count_signals(run, schedules));
         WEFT_RETURN_IF_ERROR(wefti_run_find_lent(run, schedules));
     }
@@ -128,7 +128,7 @@ static weft_status_t build(wefti_run_t *run, const weft_algorithm_t *algorithm,
                            const wefti_links_t *links)
 {
     wefti_schedule_t *schedules;
-    if (links->put == NULL && links->hidden == NULL) {
+    if (links->memory_of == NULL && links->hidden == NULL) {
         return wefti_schedule_build(algorithm, &run->params, run->allocator, &run->schedule);
     }
     WEFT_RETURN_IF_ERROR(

@@ -61,20 +61,17 @@ static weft_status_t find_racks(weft_session_t *session, wefti_bound_group_t *gr
     return WEFT_OK;
 }
 
-/* Places without shared memory, in any group of the axis. */
 static weft_status_t find_links(weft_session_t *session, wefti_bound_group_t *group)
 {
-    size_t n = group->axis.size, world = session->endpoint->world_size;
-    uint8_t *put =
-        session->put_links == NULL ? NULL : wefti_arena_array(&session->arena, n * n, sizeof *put);
-    WEFT_RETURN_IF_NO_MEMORY(session->put_links == NULL || put != NULL);
-    for (uint32_t rank = 0; put != NULL && rank < world; rank++) {
-        uint32_t a = wefti_axis_place(&group->axis, rank);
-        for (uint32_t b = 0; b < n; b++) {
-            uint32_t peer = wefti_axis_rank(&group->axis, rank, b);
-            put[a * n + b] |= session->put_links[rank * world + peer];
-            group->put = put[a * n + b] ? put : group->put;
+    group->memory_of = session->puts ? group->host_of : NULL;
+    if (session->apart && group->axis.size > 1) {
+        uint32_t *memory_of =
+            wefti_arena_array(&session->arena, group->axis.size, sizeof *memory_of);
+        WEFT_RETURN_IF_NO_MEMORY(memory_of);
+        for (uint32_t i = 0; i < group->axis.size; i++) {
+            memory_of[i] = i;
         }
+        group->memory_of = memory_of;
     }
     return WEFT_OK;
 }
@@ -92,8 +89,8 @@ static weft_status_t bind_group(weft_session_t *session, uint32_t id)
     for (uint32_t i = 0; i < n; i++) {
         group->ranks[i] = wefti_axis_rank(&group->axis, own, i);
     }
-    WEFT_RETURN_IF_ERROR(find_links(session, group));
     WEFT_RETURN_IF_ERROR(find_hosts(session, group));
+    WEFT_RETURN_IF_ERROR(find_links(session, group));
     WEFT_RETURN_IF_ERROR(find_rails(session, group));
     return find_racks(session, group);
 }
@@ -114,8 +111,9 @@ void wefti_bind_group_memory(weft_session_t *session)
     for (uint32_t g = 0; g <= session->plan->mesh.axis_count; g++) {
         wefti_bound_group_t *group = &session->groups[g];
         for (uint32_t i = 0; i < group->axis.size; i++) {
-            bool puts = group->put != NULL && group->put[group->rank * group->axis.size + i];
-            group->bases[i] = puts ? NULL : session->endpoint->region_of[group->ranks[i]];
+            bool far =
+                group->memory_of != NULL && group->memory_of[group->rank] != group->memory_of[i];
+            group->bases[i] = far ? NULL : session->endpoint->region_of[group->ranks[i]];
         }
     }
 }

@@ -191,8 +191,7 @@ static weft_status_t block(weft_session_t *session, const wefti_cursor_t *cursor
     }
     watch_t watch = {
         .session = session, .cursor = cursor, .alternatives = alternatives, .is_caller = is_caller};
-    bool watches =
-        alternatives || session->put_links != NULL || progress_inline(session, is_caller);
+    bool watches = alternatives || session->puts || progress_inline(session, is_caller);
     return wefti_wait_signal_described(session->endpoint, signal, target, record->name,
                                        watches ? poll_watch : NULL, describe, &watch);
 }

@@ -156,8 +156,7 @@ static weft_status_t count_bytes(weft_session_t *session, size_t *out_bytes)
  * registers is all there. */
 static bool maps_parts(const weft_session_t *session)
 {
-    return session->plan->place_group != 0 && session->context->device == NULL &&
-           session->put_links == NULL;
+    return session->plan->place_group != 0 && session->context->device == NULL && !session->puts;
 }
 
 /* Memory for the spans of this rank's place, and for what lies after the plan's arena. */
@@ -211,7 +210,7 @@ static weft_status_t map_memory(weft_session_t *session)
 static weft_status_t agree_on_links(weft_session_t *session)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
-    if (session->put_links == NULL) {
+    if (!session->puts) {
         return WEFT_OK;
     }
     void *gathered;
@@ -315,7 +314,7 @@ void weft_session_destroy(weft_session_t *session)
     wefti_unbind_kernels(session);
     wefti_unbind_schedules(session);
     /* Nothing of this rank's comes to it later; else the memory gets no other use. */
-    bool flushed = session->put_links == NULL || wefti_endpoint_flush(session->endpoint);
+    bool flushed = !session->puts || wefti_endpoint_flush(session->endpoint);
     if (session->base != NULL && flushed) {
         wefti_region_free(session->endpoint, session->region_offset);
     }

@@ -64,11 +64,11 @@ typedef struct wefti_bound_group {
     uint32_t rank;           /* this rank's number in it */
     uint32_t *ranks;         /* [size] in the world */
     uint8_t **bases;         /* [size] their regions, once mapped; NULL: a link that puts */
-    const uint8_t *put;      /* [a * size + b]: no shared memory; NULL: all have it */
     const uint32_t *host_of; /* [size] NULL: all are on one host */
     uint32_t host_count;
-    const uint32_t *rail_of; /* [size] as algorithms have it; NULL: hosts have one NIC each */
-    const uint32_t *rack_of; /* [size] likewise; NULL: one rack, or unknown */
+    const uint32_t *memory_of; /* [size] as in wefti_links_t */
+    const uint32_t *rail_of;   /* [size] as algorithms have it; NULL: hosts have one NIC each */
+    const uint32_t *rack_of;   /* [size] likewise; NULL: one rack, or unknown */
 } wefti_bound_group_t;
 
 /* Its chunks between device and mirror. */
@@ -155,7 +155,8 @@ struct weft_session {
     wefti_order_setting_t *orders;       /* per collective */
     bool interprets;                     /* one of them */
     uint32_t faults_seen;        /* of the endpoint's link faults: earlier ones do not concern it */
-    const uint8_t *put_links;    /* [a * world_size + b]: no shared memory; NULL: all have it */
+    bool puts;                   /* there are ranks that share no memory */
+    bool apart;                  /* none do */
     wefti_bound_group_t *groups; /* [group] of collectives: bind_groups.c */
     wefti_bound_run_t *runs;     /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;
@@ -202,9 +203,8 @@ weft_status_t wefti_session_check_links(weft_session_t *session);
 /* The quick half of it. */
 static inline bool wefti_session_lost_link(const weft_session_t *session)
 {
-    return session->put_links != NULL &&
-           atomic_load_explicit(&session->endpoint->link_faults, memory_order_relaxed) >
-               session->faults_seen;
+    return session->puts && atomic_load_explicit(&session->endpoint->link_faults,
+                                                 memory_order_relaxed) > session->faults_seen;
 }
 
 /* Where rank's copy of a buffer is in the plan's arena. */
@@ -226,7 +226,7 @@ void wefti_unbind_kernels(weft_session_t *session);
 /* bind_sweep.c: checks the updates of collectives, and prepares those that run as sweeps. */
 weft_status_t wefti_bind_updates(weft_session_t *session);
 void wefti_unbind_updates(weft_session_t *session);
-/* bind_groups.c: the groups of the plan, once put_links is known; their regions, once mapped. */
+/* bind_groups.c: the groups of the plan, once puts is known; their regions, once mapped. */
 weft_status_t wefti_bind_groups(weft_session_t *session);
 void wefti_bind_group_memory(weft_session_t *session);
 static inline const wefti_bound_group_t *wefti_session_group(const weft_session_t *session,

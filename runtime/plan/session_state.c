@@ -39,7 +39,7 @@ void wefti_state_to_plain(const wefti_state_t *state, const uint8_t *raw, uint8_
 
 bool wefti_session_sees_all(const weft_session_t *session)
 {
-    return session->context->device == NULL && session->put_links == NULL;
+    return session->context->device == NULL && !session->puts;
 }
 
 /* Ranks of other batches have the same parts of parameters as the first ones. */

@@ -164,7 +164,7 @@ weft_status_t wefti_session_enlist(weft_session_t *session)
 {
     static const wefti_part_ops_t ops = {sizeof(sessions_t), sessions_init, sessions_deinit,
                                          wefti_part_never_in_use};
-    if (session->put_links == NULL) {
+    if (!session->puts) {
         return WEFT_OK;
     }
     sessions_t *sessions = wefti_part_get(session->context, WEFTI_PART_SESSIONS, &ops);

@@ -112,8 +112,7 @@ static weft_status_t hide_hosts(wefti_endpoint_t *endpoint)
     }
     for (uint32_t r = 0; r < endpoint->world_size; r++) {
         if (is_far(endpoint, r)) {
-            endpoint->peer_caps[r] &= ~WEFTI_CAP_DIRECT;
-            endpoint->caps &= endpoint->peer_caps[r];
+            endpoint->caps &= ~WEFTI_CAP_DIRECT;
         }
     }
     if (endpoint->device != NULL) {

@@ -24,11 +24,9 @@ static weft_status_t all_steps(const weft_allocator_t *allocator, void *user)
     const row_t *row = user;
     const weft_algo_params_t params = {.op = row->op, .group_size = 5};
     const weft_algorithm_t *algorithm = wefti_algorithm_find(row->op, row->name);
-    uint8_t put[25], hidden[5] = {0, 1, 0, 0, 1};
-    for (uint32_t i = 0; i < 25; i++) {
-        put[i] = i / 5 / 2 != i % 5 / 2;
-    }
-    const wefti_links_t links = {put, hidden};
+    const uint32_t memory_of[5] = {0, 0, 1, 1, 2};
+    const uint8_t hidden[5] = {0, 1, 0, 0, 1};
+    const wefti_links_t links = {memory_of, hidden};
     const wefti_counts_t counts = {100, 4, NULL};
     wefti_schedule_t *schedules;
     wefti_tasks_t tasks;

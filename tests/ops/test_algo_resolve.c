@@ -350,7 +350,8 @@ static void run_sizes(const weft_algorithm_t *algorithm, weft_algo_params_t *par
 {
     static const uint64_t sizes[] = {0, 1, 3, 8, 61, 200};
     uint64_t variable[MAX_RANKS * MAX_RANKS];
-    uint8_t put[MAX_RANKS * MAX_RANKS], hidden[MAX_RANKS];
+    uint32_t memory_of[MAX_RANKS];
+    uint8_t hidden[MAX_RANKS];
     uint32_t n = params->group_size;
     bool uneven = params->op == WEFT_COLLECTIVE_ALL_GATHER_V ||
                   params->op == WEFT_COLLECTIVE_REDUCE_SCATTER_V ||
@@ -359,13 +360,13 @@ static void run_sizes(const weft_algorithm_t *algorithm, weft_algo_params_t *par
         wefti_counts_t counts = {.elem_count = sizes[s], .elem_bytes = 8};
         for (uint32_t i = 0; i < n * n; i++) {
             variable[i] = (uint32_t)test_next_random(&seed) % (sizes[s] + 1);
-            put[i] = i / n != i % n && (s % 3 == 1 || (i / n) / 2 != (i % n) / 2);
         }
         for (uint32_t i = 0; i < n; i++) {
+            memory_of[i] = s % 3 == 1 ? i : i / 2;
             hidden[i] = (uint32_t)test_next_random(&seed) % 2;
         }
         counts.counts = uneven ? variable : NULL;
-        wefti_links_t links = {s % 3 > 0 ? put : NULL, s % 2 == 1 ? hidden : NULL};
+        wefti_links_t links = {s % 3 > 0 ? memory_of : NULL, s % 2 == 1 ? hidden : NULL};
         run_case(algorithm, params, &counts, &links);
     }
 }

@@ -13,21 +13,17 @@
 #define RANKS 5u
 
 static const uint32_t hosts[] = {2, 3};
+static const uint32_t apart[RANKS] = {0, 1, 2, 3, 4}; /* memory of each rank */
 
 typedef struct fixture {
     weft_algo_params_t params;
     wefti_schedule_t *schedules;
-    uint8_t put[RANKS * RANKS];
     wefti_links_t links;
 } fixture_t;
 
 static void begin_with(fixture_t *f, const weft_algorithm_t *algorithm, bool put)
 {
-    uint32_t n = f->params.group_size;
-    for (uint32_t i = 0; i < n * n; i++) {
-        f->put[i] = i / n != i % n;
-    }
-    f->links = (wefti_links_t){put ? f->put : NULL, NULL};
+    f->links = (wefti_links_t){put ? apart : NULL, NULL};
     if (wefti_schedules_build(algorithm, &f->params, NULL, &f->schedules) < 0 ||
         (put && wefti_schedules_lower(&f->params, &f->links, NULL, f->schedules) < 0) ||
         wefti_schedules_verify(&f->params, f->schedules, &f->links, NULL, NULL) < 0) {
@@ -84,7 +80,6 @@ static wefti_operand_t *operand(fixture_t *f, uint32_t rank, const wefti_step_t 
 
 static void expect(fixture_t *f, const char *where, const char *why)
 {
-    f->links.put = f->links.put != NULL ? f->put : NULL;
     assert_int_equal(wefti_schedules_verify(&f->params, f->schedules, &f->links, NULL, NULL),
                      WEFT_ERR_INVALID_ARGUMENT);
     const char *message = weft_last_error();
@@ -242,7 +237,7 @@ static void test_links_are_respected(void **state)
 {
     (void)state;
     fixture_t f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", false);
-    f.links.put = f.put;
+    f.links.memory_of = apart;
     expect(&f, "rank 0, lane 0", "counter of rank 1, but the link between them has no loads");
 
     f = begin(WEFT_COLLECTIVE_ALL_GATHER, "mesh", true);
@@ -268,7 +263,6 @@ static void test_puts_that_may_not_have_landed_are_caught(void **state)
         }
         step->op = 0;
         tried++;
-        f.links.put = f.put;
         assert_true(wefti_schedules_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0);
         caught += strstr(weft_last_error(), "may not have finished putting it") != NULL ||
                   strstr(weft_last_error(), "never written") != NULL;
@@ -322,9 +316,7 @@ static void test_put_to_a_repeatable_output_is_caught(void **state)
 {
     (void)state;
     fixture_t f = {.params = {.op = WEFT_COLLECTIVE_ALL_REDUCE, .group_size = 2}};
-    memset(f.put, 1, sizeof f.put);
-    f.put[0] = f.put[3] = 0;
-    f.links.put = f.put;
+    f.links.memory_of = apart;
     assert_int_equal(wefti_schedules_build(&odd, &f.params, NULL, &f.schedules), WEFT_OK);
     assert_int_equal(wefti_schedules_lower(&f.params, &f.links, NULL, f.schedules), WEFT_OK);
     if (wefti_schedules_verify(&f.params, f.schedules, &f.links, NULL, NULL) < 0) {
@@ -362,7 +354,6 @@ static void test_no_move_can_be_left_out(void **state)
     for (size_t i = 0; (algorithm = wefti_algorithm_at(i)) != NULL; i++) {
         for (int put = 0; put < 2; put++) {
             fixture_t f = begin(algorithm->op, algorithm->name, put);
-            f.links.put = put ? f.put : NULL;
             for (uint32_t rank = 0; rank < f.params.group_size; rank++) {
                 for (size_t s = 0; s < f.schedules[rank].step_count; s++) {
                     wefti_step_t *step = &f.schedules[rank].steps[s];

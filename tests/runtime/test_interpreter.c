@@ -64,8 +64,8 @@ typedef struct spec {
     uint64_t gaps[2][MAX_RANKS * MAX_RANKS]; /* where blocks of V forms begin, [send, recv] */
     bool displaced[2];
     uint32_t stride;
-    uint8_t put[MAX_RANKS * MAX_RANKS], hidden[MAX_RANKS];
-    bool hides, puts;
+    uint8_t hidden[MAX_RANKS];
+    bool hides;
     uint64_t chunk;
     uint64_t work_bytes;
     uint64_t seed; /* of what is sent */
@@ -263,8 +263,8 @@ static void say(const rank_t *me, const spec_t *s, const char *what)
             weft_collective_name(s->params.op), s->algorithm->name, weft_dtype_name(s->dtype),
             s->params.group_size, s->params.root, (int)s->params.order,
             s->params.in_place ? ", in place" : "", (unsigned long long)s->longest,
-            (unsigned long long)s->chunk, s->hides ? ", hidden" : "", s->puts ? ", puts" : "",
-            me->rank, what);
+            (unsigned long long)s->chunk, s->hides ? ", hidden" : "",
+            me->world->host_of != NULL ? ", puts" : "", me->rank, what);
 }
 
 static void check(const rank_t *me, const spec_t *s)
@@ -406,17 +406,12 @@ static void draw_counts(spec_t *s, random_t *random)
     }
 }
 
-static void draw_links(const world_t *world, spec_t *s, random_t *random)
+static void draw_links(spec_t *s, random_t *random)
 {
     uint32_t n = s->params.group_size;
     s->hides = draw(random, 3) == 0;
-    s->puts = false;
     for (uint32_t a = 0; a < n; a++) {
         s->hidden[a] = s->hides && draw(random, 3) > 0;
-        for (uint32_t b = 0; b < n; b++) {
-            s->put[a * n + b] = world->host_of != NULL && world->host_of[a] != world->host_of[b];
-            s->puts = s->puts || s->put[a * n + b];
-        }
     }
 }
 
@@ -462,7 +457,7 @@ static bool draw_case(const world_t *world, spec_t *s, const weft_algorithm_t *a
     s->dtype = (weft_dtype_t)(WEFT_DTYPE_F64 + draw(random, 12));
     s->reduction = (weft_reduction_t)draw(random, 5);
     draw_counts(s, random);
-    draw_links(world, s, random);
+    draw_links(s, random);
     s->work_bytes = WORK_BYTES;
     return true;
 }
@@ -558,7 +553,7 @@ static bool sends(const spec_t *s, uint32_t rank)
 static void run_case(rank_t *me, spec_t *s, random_t *random)
 {
     wefti_run_t *run;
-    wefti_links_t links = {s->puts ? s->put : NULL, s->hides ? s->hidden : NULL};
+    wefti_links_t links = {me->world->host_of, s->hides ? s->hidden : NULL};
     s->params.rank = me->rank;
     weft_status_t status = wefti_run_create(s->algorithm, &s->params, &links, NULL, &run);
     if (status < 0) {
@@ -832,8 +827,9 @@ static void test_only_creating_allocates(void **state)
 {
     (void)state;
     test_memory_t budget;
-    const uint8_t put[9] = {0, 0, 1, 0, 0, 1, 1, 1, 0}, hidden[3] = {0, 1, 0};
-    const wefti_links_t links = {put, hidden};
+    const uint32_t memory_of[3] = {0, 0, 1};
+    const uint8_t hidden[3] = {0, 1, 0};
+    const wefti_links_t links = {memory_of, hidden};
     weft_algo_params_t params = {
         .struct_size = sizeof params, .op = WEFT_COLLECTIVE_ALL_GATHER_V, .group_size = 3};
     const weft_algorithm_t *mesh = wefti_algorithm_find(params.op, "mesh");

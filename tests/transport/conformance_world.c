@@ -90,7 +90,7 @@ static int flags_are_true(wefti_endpoint_t *endpoint, const conform_t *conform)
         bool direct = wefti_endpoint_direct(endpoint, r);
         EXPECT((endpoint->region_of[r] != NULL) == direct);
         EXPECT(direct || endpoint->host_of[r] != endpoint->host_of[endpoint->rank]);
-        EXPECT((endpoint->caps & ~endpoint->peer_caps[r]) == 0);
+        EXPECT((endpoint->caps & ~endpoint->host_caps) == 0);
         EXPECT(endpoint->control[r] != NULL);
         EXPECT(endpoint->host_of[r] <= hosts);
         hosts += endpoint->host_of[r] == hosts;

@@ -175,14 +175,12 @@ static int knows_its_hosts(wefti_endpoint_t *endpoint, void *user)
         EXPECT(strcmp(endpoint->host_names[endpoint->host_of[r]], host) == 0);
         EXPECT(wefti_endpoint_direct(endpoint, r) == near);
         EXPECT((endpoint->region_of[r] != NULL) == near);
-        EXPECT((endpoint->peer_caps[r] & WEFTI_CAP_PUT) &&
-               (endpoint->peer_caps[r] & WEFTI_CAP_SIGNAL));
         EXPECT(near || endpoint->control[r]->pid == 0);
         wefti_endpoint_describe(endpoint, r, name, sizeof name, reason, sizeof reason);
         EXPECT(strcmp(name, r == endpoint->rank ? "self" : near ? "shm" : "tcp") == 0);
         EXPECT(near || strstr(reason, "other host") != NULL);
     }
-    EXPECT((endpoint->caps & WEFTI_CAP_DIRECT) == 0);
+    EXPECT(endpoint->caps == (WEFTI_CAP_PUT | WEFTI_CAP_SIGNAL));
     /* All of them are on this machine, and its processors are shared. */
     EXPECT(endpoint->local_rank_count == endpoint->world_size);
     return wefti_endpoint_barrier(endpoint) == WEFT_OK ? 0 : 99;

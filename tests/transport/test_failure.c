@@ -2,6 +2,7 @@
 /* Killed ranks, file size limits, forked children: processes only. */
 #include "support.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -308,6 +310,19 @@ static uint32_t mapping_count(void)
     return lines;
 }
 
+/* With all of its threads, of which sanitizers add one: its first one may have ended before. */
+static void wait_for_end_of(pid_t pid)
+{
+    struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    while (!wefti_shm_is_gone(pid)) {
+        sched_yield();
+    }
+    if (process.fd >= 0) {
+        poll(&process, 1, -1);
+        close(process.fd);
+    }
+}
+
 /* Only one rank waits in Weft when another dies; the others wait for it elsewhere. */
 static int large_world(wefti_endpoint_t *endpoint, void *user)
 {
@@ -331,15 +346,14 @@ static int large_world(wefti_endpoint_t *endpoint, void *user)
         if (large->at_its_deadline) {
             settings.timeout_ns = 1;
             endpoint->settings = &settings;
-            while (!wefti_shm_is_gone((pid_t)endpoint->control[LARGE_VICTIM]->pid)) {
-                sched_yield();
-            }
+            wait_for_end_of((pid_t)endpoint->control[LARGE_VICTIM]->pid);
         }
         wefti_signal_t *signal = (wefti_signal_t *)(void *)(endpoint->region_of[rank] + offset);
-        EXPECT(wefti_wait_signal(endpoint, signal, 1, "a step", NULL, NULL) == WEFT_ERR_PEER_DIED);
+        weft_status_t status = wefti_wait_signal(endpoint, signal, 1, "a step", NULL, NULL);
         snprintf(large->text, sizeof large->text, "%s", weft_last_error());
         atomic_store(&large->blocked, LARGE);
         wefti_futex_wake_all(&large->blocked);
+        EXPECT(status == WEFT_ERR_PEER_DIED);
         return 0;
     }
     for (uint32_t seen; (seen = atomic_load(&large->blocked)) < LARGE;) {

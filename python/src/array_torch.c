@@ -160,7 +160,7 @@ static int pack(wp_state_t *state, PyObject *tensor, const char *argument, wp_ar
                : wp_array_pack(argument, flags, out, strides);
 }
 
-/* Views such as z.conj().imag are the memory's negative; with one element they are contiguous. */
+/* Views such as z.conj().imag are the memory's negative. */
 static int check_sign(wp_state_t *state, PyObject *tensor, const char *argument)
 {
     int is = is_true(state, tensor, NAME_NEGATIVE, true);
@@ -172,16 +172,15 @@ static int check_sign(wp_state_t *state, PyObject *tensor, const char *argument)
     return is == 0 ? 0 : -1;
 }
 
-/* Contiguous host memory of one of our types, as most is. */
+/* Contiguous host memory of one of our types, as most is; subclasses may have their own ways. */
 static bool read_at_once(wp_state_t *state, PyObject *tensor, const char *argument,
                          wp_array_flags_t flags, wp_array_t *out)
 {
     wp_dlpack_tensor_t seen;
-    if (state->torch.read != NULL && state->torch.read(tensor, &seen) == 0 &&
-        seen.device_type == WP_DLPACK_CPU &&
+    if (state->torch.read != NULL && (PyObject *)Py_TYPE(tensor) == state->torch.tensor_type &&
+        state->torch.read(tensor, &seen) == 0 && seen.device_type == WP_DLPACK_CPU &&
         wp_dlpack_fill(&seen, true, argument, flags, out) == 0 &&
-        (out->data != NULL || out->count == 0) &&
-        (out->count != 1 || check_sign(state, tensor, argument) == 0)) {
+        (out->data != NULL || out->count == 0) && check_sign(state, tensor, argument) == 0) {
         return true;
     }
     PyErr_Clear();

@@ -453,6 +453,7 @@ p = torch.nn.Parameter(torch.full((3,), rank + 1.0))
 assert weft.all_reduce(p).tolist() == [3.0] * 3
 for wrong, why in ((torch.ones(2, dtype=torch.complex64), "complex64"), (torch.zeros((1,) * 9), "too many dimensions: 9"),
                    (torch.tensor([1 + 2j]).conj().imag, "resolve_neg"), (torch.tensor([1 + 2j, 1]).conj().imag, "resolve_neg"),
+                   (torch._neg_view(torch.ones(4)), "resolve_neg"),
                    (torch.zeros(2, device="meta"), "device meta")):
     try:
         weft.all_gather(wrong)

@@ -209,9 +209,11 @@ class _Function(torch.autograd.Function):
         return grad.reshape(()) if ctx.scalar and ctx.op == "all_gather" else grad, None, None, None, None
 
 
-def _refused(text, name):
-    """An error, which the other ranks learn: this rank cannot make its call of the group of that name."""
-    _core._group_of(_find(name)).refuse(text)
+def _refused(text, x, name):
+    """An error, which the other ranks learn: this rank cannot make its call of the group of that name. Tensors without
+    memory, as in tracing, make none."""
+    if type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type == "cpu":
+        _core._group_of(_find(name)).refuse(text)
     return RuntimeError(text)
 
 
@@ -219,9 +221,9 @@ def _record(op, x, reduction, size, name):
     """The call, with its gradient."""
     if op.endswith(_OUT):
         needed = "the tensor" if x.requires_grad else "out"
-        raise _refused(f"weft::{op} has no gradient, and {needed} needs one", name)
+        raise _refused(f"weft::{op} has no gradient, and {needed} needs one", x, name)
     if reduction not in ("sum", "avg"):
-        raise _refused(f"weft::{op}: {reduction} has no gradient; sum and avg have", name)
+        raise _refused(f"weft::{op}: {reduction} has no gradient; sum and avg have", x, name)
     if op == "all_reduce_":
         return _InPlace.apply(x, reduction, size, name)
     return _Function.apply(x, op, reduction, size, name)

@@ -143,10 +143,8 @@ weft_status_t wefti_endpoint_device_side(wefti_endpoint_t *host, weft_device_t *
     }
     *side = *host; /* control blocks, verdicts, settings and the owner's word are the host's */
     side->device = device;
-    if (!(device->ops->caps & WEFT_DEVICE_PEER_DIRECT)) {
-        side->caps &= ~WEFTI_CAP_DIRECT;
-        side->host_caps &= ~WEFTI_CAP_DIRECT;
-    }
+    side->caps &= device->ops->caps & WEFT_DEVICE_PEER_DIRECT ? ~0ull : ~WEFTI_CAP_DIRECT;
+    side->host_caps &= side->caps;
     side->region_bytes = side->region_fresh_bytes = 0;
     pthread_mutex_init(&side->blocks_lock, NULL);
     side->blocks = NULL;

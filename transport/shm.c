@@ -235,8 +235,6 @@ static weft_status_t shm_open_endpoint(wefti_endpoint_t *endpoint,
     return wefti_endpoint_barrier(endpoint);
 }
 
-static bool is_dead(pid_t pid);
-
 static uint32_t region_state(const shm_endpoint_t *shm, uint32_t rank)
 {
     return atomic_load_explicit(&shm->base.control[rank]->region, memory_order_seq_cst);
@@ -245,7 +243,7 @@ static uint32_t region_state(const shm_endpoint_t *shm, uint32_t rank)
 static bool has_ended(const shm_endpoint_t *shm, uint32_t rank)
 {
     pid_t pid = shm->world.peers[rank].pid;
-    return pid > 0 && is_dead(pid);
+    return pid > 0 && wefti_shm_is_dead(pid);
 }
 
 /*
@@ -356,8 +354,7 @@ static weft_status_t died(const wefti_endpoint_t *endpoint, uint32_t rank, const
                        wefti_endpoint_who(endpoint, rank, pid, who), how);
 }
 
-/* Of a rank that is not watched, or where the kernel has no pidfds. */
-static bool is_dead(pid_t pid)
+bool wefti_shm_is_dead(pid_t pid)
 {
 #ifdef SYS_pidfd_open
     struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
@@ -388,8 +385,8 @@ static weft_status_t check_watched(wefti_endpoint_t *endpoint)
         for (uint32_t i = 0; i < batch; i++) {
             wefti_shm_peer_t *peer = &shm->world.peers[ranks[i]];
             bool hung_up = polls[batch + i].revents != 0;
-            bool dead = polls[i].revents != 0 ||
-                        (hung_up && peer->pid_fd < 0 && peer->pid > 0 && is_dead(peer->pid));
+            bool dead = polls[i].revents != 0 || (hung_up && peer->pid_fd < 0 && peer->pid > 0 &&
+                                                  wefti_shm_is_dead(peer->pid));
             bool closed = has_closed(peer, hung_up);
             if ((dead || closed) && !wefti_endpoint_has_left(endpoint, ranks[i])) {
                 return died(endpoint, ranks[i],
@@ -416,7 +413,7 @@ static weft_status_t check_in_turn(wefti_endpoint_t *endpoint, uint32_t most)
         uint32_t r = (turn + i) % count;
         const wefti_shm_peer_t *peer = &shm->world.peers[r];
         if (r != endpoint->rank && peer->pid_fd < 0 && peer->pid > 0 &&
-            !wefti_endpoint_has_left(endpoint, r) && is_dead(peer->pid) &&
+            !wefti_endpoint_has_left(endpoint, r) && wefti_shm_is_dead(peer->pid) &&
             !wefti_endpoint_has_left(endpoint, r)) {
             return died(endpoint, r, "");
         }

@@ -84,8 +84,10 @@ weft_status_t wefti_shm_parse_address(const char *address, struct sockaddr_un *o
                                       socklen_t *out_length);
 /* Who is at the other end; false when it is another user. */
 bool wefti_shm_peer_credentials(int fd, pid_t *out_pid);
-/* The process has ended, or is a zombie. */
+/* The process has ended, or is a zombie, of which other threads may still end. */
 bool wefti_shm_is_gone(pid_t pid);
+/* All of its threads have; where the kernel has no pidfds, as above. */
+bool wefti_shm_is_dead(pid_t pid);
 wefti_shm_packet_t wefti_shm_make_packet(const wefti_endpoint_t *endpoint, wefti_shm_kind_t kind);
 /* status, with this thread's last error. */
 wefti_shm_packet_t wefti_shm_make_error(const wefti_endpoint_t *endpoint, weft_status_t status);

@@ -41,9 +41,9 @@ typedef struct wp_group wp_group_t;
 typedef struct wp_stream wp_stream_t;
 typedef struct wp_batch wp_batch_t;
 
-/* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
 struct wp_dlpack_tensor; /* python/src/dlpack.h */
 
+/* Objects of torch that are looked up once, when the first tensor comes along (array.c). */
 typedef struct wp_torch {
     PyObject *tensor_type; /* NULL: torch is not imported, as far as we know */
     PyObject *empty_like;

@@ -188,7 +188,7 @@ static weft_status_t reduce_helping(wefti_call_t *call)
 static bool takes(const wefti_call_t *call)
 {
     uint64_t ends = call->ends.lead + call->ends.trail;
-    return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && call->group->memory_of == NULL &&
+    return (call->flags & WEFTI_POSTED_REACHABLE) != 0 && call->group->put_peer_count == 0 &&
            ends <= call->request.count &&
            ends * call->elem_bytes <= call->group->staging.half_bytes;
 }

@@ -16,7 +16,7 @@
 static uint64_t least_direct(const wefti_call_t *call)
 {
     const weft_group_t *group = call->group;
-    if (group->memory_of != NULL) {
+    if (group->put_peer_count > 0) {
         return UINT64_MAX; /* there is no direct */
     }
     if (group->endpoint->may_spin) {
@@ -114,7 +114,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
         call->flags = WEFTI_POSTED_DATA;
     } else {
         wefti_call_post_places(call, own);
-        if (call->schedule.possible || group->memory_of != NULL) { /* peers may put into it */
+        if (call->schedule.possible || group->put_peer_count > 0) { /* peers may put into it */
             WEFT_RETURN_IF_ERROR(
                 wefti_group_commit_work(group, wefti_call_work_bytes(call, call->longest)));
         }

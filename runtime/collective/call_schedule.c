@@ -47,7 +47,7 @@ static bool posting_is_wanted(const wefti_call_t *call)
         return is_built_in(call->schedule.wanted,
                            call->request.op == WEFT_COLLECTIVE_ALL_REDUCE ? "one-shot" : "mesh");
     }
-    return call->schedule.by_cost[0] == NULL || group->memory_of != NULL;
+    return call->schedule.by_cost[0] == NULL || group->put_peer_count > 0;
 }
 
 static bool is_eligible(const wefti_call_t *call)

@@ -271,7 +271,7 @@ static weft_status_t plan_rounds(wefti_call_t *call)
 
 static weft_status_t staged_start(wefti_call_t *call)
 {
-    if (call->group->memory_of != NULL) {
+    if (call->group->put_peer_count > 0) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
                            "staged path: requires ranks that map each other's memory");
     }

@@ -86,7 +86,6 @@ static void group_free(weft_group_t *group)
     }
     calls_free(group);
     wefti_free(allocator, group->put_peers);
-    wefti_free(allocator, group->memory_of);
     wefti_free(allocator, group->channels);
     wefti_free(allocator, group->bases);
     pthread_mutex_destroy(&group->link.lock);

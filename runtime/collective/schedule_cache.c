@@ -112,7 +112,7 @@ static weft_status_t build(weft_group_t *group, const wefti_schedule_key_t *key,
                            wefti_run_t **out_run)
 {
     wefti_schedules_t *all = group->calls->schedules;
-    wefti_links_t links = {.memory_of = group->memory_of,
+    wefti_links_t links = {.memory_of = group->calls->selection.params.host_of,
                            .hidden = key->hidden ? all->hidden : NULL};
     weft_algo_params_t params;
     wefti_select_params(group, key->algorithm->op, key->root, &params);

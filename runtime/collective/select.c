@@ -180,7 +180,7 @@ weft_status_t wefti_select_init(weft_group_t *group, const weft_group_t *parent)
 
 bool wefti_select_has_executors(const weft_group_t *group, weft_collective_t op)
 {
-    return group->memory_of == NULL &&
+    return group->put_peer_count == 0 &&
            (group->calls->selection.executors_reduce || !wefti_collective_reduces(op));
 }
 

@@ -38,7 +38,6 @@ struct weft_group {
     size_t channel_offset;      /* in every rank's region */
     uint8_t **bases;            /* the ranks' regions, as seen here; NULL: over a put link */
     wefti_channel_t **channels; /* over a put link: its mirror in this rank's region */
-    uint32_t *memory_of;        /* [size] as in wefti_links_t; NULL: no put links in the group */
     uint32_t *put_peers;        /* [put_peer_count] to whom this rank has put links */
     uint32_t put_peer_count;
     wefti_channel_layout_t layout;

@@ -19,22 +19,17 @@ static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank
 weft_status_t wefti_mirror_link(weft_group_t *group)
 {
     const weft_allocator_t *allocator = group->context->allocator;
-    const uint32_t *host_of = group->endpoint->host_of;
-    uint32_t n = group->size, count = 0;
-    for (uint32_t r = 0; r < n; r++) {
-        count += host_of[group->ranks[r]] != host_of[group->ranks[group->rank]];
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < group->size; r++) {
+        count += group->bases[r] == NULL;
     }
     if (count == 0) {
         return WEFT_OK; /* on all ranks */
     }
-    group->memory_of = wefti_alloc(allocator, n * sizeof *group->memory_of);
     group->put_peers = wefti_alloc(allocator, count * sizeof *group->put_peers);
-    WEFT_RETURN_IF_NO_MEMORY(group->memory_of != NULL && group->put_peers != NULL);
-    for (uint32_t r = 0; r < n; r++) {
-        group->memory_of[r] = host_of[group->ranks[r]];
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        if (wefti_group_puts(group, r)) {
+    WEFT_RETURN_IF_NO_MEMORY(group->put_peers != NULL);
+    for (uint32_t r = 0; r < group->size; r++) {
+        if (group->bases[r] == NULL) {
             group->put_peers[group->put_peer_count++] = r;
             group->channels[r] = mirror_of(group, group->ranks[r]);
         }

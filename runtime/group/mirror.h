@@ -19,7 +19,7 @@
 /* Whether this rank reaches the other one's memory by put and signal only. */
 static inline bool wefti_group_puts(const weft_group_t *group, uint32_t rank)
 {
-    return group->memory_of != NULL && group->memory_of[group->rank] != group->memory_of[rank];
+    return group->put_peer_count > 0 && group->bases[rank] == NULL;
 }
 
 #define WEFTI_MIRROR_MAILBOX sizeof(wefti_channel_t) /* where it is in a mirror */

@@ -70,7 +70,7 @@ static const char *why_not(const weft_session_t *session, uint32_t collective,
     bool on_device = session->context->device != NULL && !session->staged;
     const wefti_plan_collective_t *planned = &session->plan->collectives[collective];
     const wefti_bound_group_t *group = wefti_session_group(session, planned);
-    *out_records = group->memory_of == NULL && !session->staged;
+    *out_records = group->host_of == NULL && !session->staged;
     if (planned->update != WEFTI_PLAN_NONE) {
         /* The rank that reduces a shard updates it, as in a mesh. */
         return strcmp(algorithm->name, "mesh") != 0 ? "only algorithm mesh supports a fused update"
@@ -188,19 +188,14 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
 static weft_status_t gather_links(weft_session_t *session, uint64_t *out_common)
 {
     wefti_endpoint_t *endpoint = session->endpoint;
-    const uint64_t own[2] = {endpoint->caps, endpoint->host_caps};
-    uint64_t in_hosts = ~0ull;
     void *gathered;
-    WEFT_RETURN_IF_ERROR(
-        wefti_session_gather(endpoint, &session->arena, WEFT_OK, own, sizeof own, &gathered));
-    const uint64_t(*caps)[2] = gathered;
+    WEFT_RETURN_IF_ERROR(wefti_session_gather(endpoint, &session->arena, WEFT_OK, &endpoint->caps,
+                                              sizeof endpoint->caps, &gathered));
     *out_common = ~0ull;
     for (uint32_t r = 0; r < endpoint->world_size && endpoint->world_size > 1; r++) {
-        *out_common &= caps[r][0];
-        in_hosts &= caps[r][1];
+        *out_common &= ((const uint64_t *)gathered)[r];
     }
     session->puts = (*out_common & WEFTI_CAP_DIRECT) == 0;
-    session->apart = (in_hosts & WEFTI_CAP_DIRECT) == 0;
     /* Put links stand in for shared memory: schedules are lowered to them. */
     if (session->puts && (*out_common & WEFTI_CAP_PUT) && (*out_common & WEFTI_CAP_SIGNAL)) {
         *out_common |= WEFTI_CAP_DIRECT;

@@ -61,21 +61,6 @@ static weft_status_t find_racks(weft_session_t *session, wefti_bound_group_t *gr
     return WEFT_OK;
 }
 
-static weft_status_t find_links(weft_session_t *session, wefti_bound_group_t *group)
-{
-    group->memory_of = session->puts ? group->host_of : NULL;
-    if (session->apart && group->axis.size > 1) {
-        uint32_t *memory_of =
-            wefti_arena_array(&session->arena, group->axis.size, sizeof *memory_of);
-        WEFT_RETURN_IF_NO_MEMORY(memory_of);
-        for (uint32_t i = 0; i < group->axis.size; i++) {
-            memory_of[i] = i;
-        }
-        group->memory_of = memory_of;
-    }
-    return WEFT_OK;
-}
-
 static weft_status_t bind_group(weft_session_t *session, uint32_t id)
 {
     wefti_bound_group_t *group = &session->groups[id];
@@ -90,7 +75,6 @@ static weft_status_t bind_group(weft_session_t *session, uint32_t id)
         group->ranks[i] = wefti_axis_rank(&group->axis, own, i);
     }
     WEFT_RETURN_IF_ERROR(find_hosts(session, group));
-    WEFT_RETURN_IF_ERROR(find_links(session, group));
     WEFT_RETURN_IF_ERROR(find_rails(session, group));
     return find_racks(session, group);
 }
@@ -111,8 +95,7 @@ void wefti_bind_group_memory(weft_session_t *session)
     for (uint32_t g = 0; g <= session->plan->mesh.axis_count; g++) {
         wefti_bound_group_t *group = &session->groups[g];
         for (uint32_t i = 0; i < group->axis.size; i++) {
-            bool far =
-                group->memory_of != NULL && group->memory_of[group->rank] != group->memory_of[i];
+            bool far = group->host_of != NULL && group->host_of[group->rank] != group->host_of[i];
             group->bases[i] = far ? NULL : session->endpoint->region_of[group->ranks[i]];
         }
     }

@@ -46,7 +46,7 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
 {
     uint32_t n = params->group_size;
     const wefti_bound_group_t *group = wefti_session_group(session, planned);
-    wefti_links_t links = {.memory_of = group->memory_of};
+    wefti_links_t links = {.memory_of = group->host_of};
     bound->group = group;
     const wefti_run_call_t *call = &bound->call;
     bound->send_blocks = side_blocks(&wefti_collective_of(params->op)->send, params);

@@ -64,11 +64,10 @@ typedef struct wefti_bound_group {
     uint32_t rank;           /* this rank's number in it */
     uint32_t *ranks;         /* [size] in the world */
     uint8_t **bases;         /* [size] their regions, once mapped; NULL: a link that puts */
-    const uint32_t *host_of; /* [size] NULL: all are on one host */
+    const uint32_t *host_of; /* [size] those of others put and signal; NULL: all are on one host */
     uint32_t host_count;
-    const uint32_t *memory_of; /* [size] as in wefti_links_t */
-    const uint32_t *rail_of;   /* [size] as algorithms have it; NULL: hosts have one NIC each */
-    const uint32_t *rack_of;   /* [size] likewise; NULL: one rack, or unknown */
+    const uint32_t *rail_of; /* [size] as algorithms have it; NULL: hosts have one NIC each */
+    const uint32_t *rack_of; /* [size] likewise; NULL: one rack, or unknown */
 } wefti_bound_group_t;
 
 /* Its chunks between device and mirror. */
@@ -156,7 +155,6 @@ struct weft_session {
     bool interprets;                     /* one of them */
     uint32_t faults_seen;        /* of the endpoint's link faults: earlier ones do not concern it */
     bool puts;                   /* there are ranks that share no memory */
-    bool apart;                  /* none do */
     wefti_bound_group_t *groups; /* [group] of collectives: bind_groups.c */
     wefti_bound_run_t *runs;     /* WEFTI_USE_RUNS for each use of a collective, in their order */
     uint32_t run_slots;

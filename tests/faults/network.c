@@ -110,11 +110,7 @@ static weft_status_t hide_hosts(wefti_endpoint_t *endpoint)
         }
         endpoint->host_of[r] = first < r ? endpoint->host_of[first] : endpoint->host_count++;
     }
-    for (uint32_t r = 0; r < endpoint->world_size; r++) {
-        if (is_far(endpoint, r)) {
-            endpoint->caps &= ~WEFTI_CAP_DIRECT;
-        }
-    }
+    endpoint->caps &= endpoint->host_count > 1 ? ~WEFTI_CAP_DIRECT : ~0ull;
     if (endpoint->device != NULL) {
         return wefti_error(WEFT_ERR_UNSUPPORTED, "simulated hosts support host memory only");
     }

@@ -2,7 +2,6 @@
 /* Killed ranks, file size limits, forked children: processes only. */
 #include "support.h"
 
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -310,19 +308,6 @@ static uint32_t mapping_count(void)
     return lines;
 }
 
-/* With all of its threads, of which sanitizers add one: its first one may have ended before. */
-static void wait_for_end_of(pid_t pid)
-{
-    struct pollfd process = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    while (!wefti_shm_is_gone(pid)) {
-        sched_yield();
-    }
-    if (process.fd >= 0) {
-        poll(&process, 1, -1);
-        close(process.fd);
-    }
-}
-
 /* Only one rank waits in Weft when another dies; the others wait for it elsewhere. */
 static int large_world(wefti_endpoint_t *endpoint, void *user)
 {
@@ -346,7 +331,9 @@ static int large_world(wefti_endpoint_t *endpoint, void *user)
         if (large->at_its_deadline) {
             settings.timeout_ns = 1;
             endpoint->settings = &settings;
-            wait_for_end_of((pid_t)endpoint->control[LARGE_VICTIM]->pid);
+            while (!wefti_shm_is_dead((pid_t)endpoint->control[LARGE_VICTIM]->pid)) {
+                sched_yield();
+            }
         }
         wefti_signal_t *signal = (wefti_signal_t *)(void *)(endpoint->region_of[rank] + offset);
         weft_status_t status = wefti_wait_signal(endpoint, signal, 1, "a step", NULL, NULL);

@@ -36,7 +36,7 @@ static wefti_kernel_kind_t kind_of(const weft_op_def_t *def)
 wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_t host_ranks,
                              uint32_t host_cores)
 {
-    wefti_rates_t rates = {.costs = costs, .threads = 1, .slowdown = 1};
+    wefti_rates_t rates = {.costs = costs, .threads = 1, .slowdown = 1, .core_ranks = 1};
     uint32_t cores = host_cores > 0 ? host_cores : costs->cores;
     if (cores == 0 || host_ranks == 0) {
         return rates;
@@ -45,8 +45,9 @@ wefti_rates_t wefti_rates_of(const wefti_costs_t *costs, uint32_t hosts, uint32_
     if (host_cores == 0 && host_ranks > WEFTI_HOST_MAX_RANKS) {
         host_ranks = cores;
     }
-    rates.slowdown = (host_ranks + cores - 1) / cores; /* each is bound to one */
-    if (costs->cores == 0) {                           /* default rates are those of one thread */
+    rates.core_ranks = (host_ranks + cores - 1) / cores; /* each is bound to one */
+    rates.slowdown = rates.core_ranks;
+    if (costs->cores == 0) { /* default rates are those of one thread */
         return rates;
     }
     uint32_t share = cores / host_ranks;
@@ -90,10 +91,11 @@ static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
     }
     wefti_kernel_kind_t kind = measured_kind(rates, kind_of(def));
     double size = wefti_kernel_counts_flops(kind) ? flops : bytes;
-    bool update = kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes;
-    if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads,
-                                               update ? step_bytes : size, &ns)) {
-        return ns * rates->slowdown * (update ? bytes / step_bytes : 1);
+    if (kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes) {
+        return bytes * wefti_update_ns_per_byte(rates, step_bytes);
+    }
+    if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads, size, &ns)) {
+        return ns * rates->slowdown;
     }
     double compute = flops / FLOPS_PER_NS, move = bytes / BYTES_PER_NS;
     return (compute > move ? compute : move) * slowdown_of(rates);
@@ -108,6 +110,7 @@ double wefti_op_predict_ns(const weft_op_def_t *def, const weft_node_desc_t *nod
 double wefti_update_ns_per_byte(const wefti_rates_t *rates, double bytes)
 {
     double ns;
+    bytes *= rates != NULL ? rates->core_ranks : 1; /* they use one cache in turn */
     if (rates == NULL || bytes <= 0 ||
         !wefti_costs_kernel_ns(rates->costs, WEFTI_KERNEL_UPDATE, rates->threads, bytes, &ns)) {
         return slowdown_of(rates) / BYTES_PER_NS;

@@ -109,7 +109,8 @@ bool wefti_view_collective(const weft_view_op_t *op, weft_collective_t *out_coll
 typedef struct wefti_rates {
     const wefti_costs_t *costs; /* a table without kernels: default rates */
     uint32_t threads;           /* of a kernel */
-    double slowdown;            /* at least 1: ranks that share a core */
+    uint32_t core_ranks;        /* at least 1: ranks that share a core, and its cache */
+    double slowdown;            /* of kernels for that reason: core_ranks, or 1 */
     bool inline_progress;       /* ranks have no core for communication */
 } wefti_rates_t;
 /* Time by a definition's cost rule. rates may be NULL: default rates. */

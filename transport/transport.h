@@ -229,7 +229,8 @@ struct wefti_endpoint {
     _Atomic uint64_t late_reported_ns; /* when a late rank was last reported */
     struct wefti_stacks *stacks;       /* with WEFT_LATE_STACKS; else NULL */
     uint32_t free_cores;   /* cores per local rank beyond the first, 0 when ranks share cores */
-    bool may_spin;         /* false when ranks outnumber cores */
+    bool crowded;          /* ranks outnumber cores, on this machine */
+    bool may_spin;         /* false when crowded, or where a progress thread needs the core */
     _Atomic bool departed; /* some rank has left: waits look whether it is theirs */
     _Atomic uint64_t patience_ns; /* as wefti_endpoint_patience returns it */
     wefti_control_log_t control_log;

@@ -100,7 +100,8 @@ static void share_cores(wefti_endpoint_t *endpoint, introduction_t *all)
     uint32_t cpus = (uint32_t)CPU_COUNT(&together);
     uint32_t quota = all[0].quota_cpus;
     cpus = quota != 0 && quota < cpus ? quota : cpus;
-    endpoint->may_spin = cpus >= count && cpus_for_all(all, count);
+    endpoint->crowded = cpus < count || !cpus_for_all(all, count);
+    endpoint->may_spin = !endpoint->crowded;
     endpoint->free_cores = endpoint->may_spin ? cpus / count - 1 : 0;
     if (endpoint->settings->progress == WEFT_PROGRESS_THREAD && endpoint->free_cores == 0) {
         /* A progress thread that spins would keep its own rank's kernels from running. */

@@ -225,9 +225,9 @@ static const wefti_setting_def_t defs[] = {
      "address space per rank for registered memory; physical memory is used only as it is "
      "allocated",
      true, FIELD(reserve_bytes), PARSED(parse_bytes)},
-    {"WEFT_STAGING_BYTES", "512K", "bytes",
+    {"WEFT_STAGING_BYTES", "0", "bytes",
      "the most that staging buffers per group and rank take, for collectives on memory that is not "
-     "registered; four times as large if ranks are on several hosts",
+     "registered; 0: 512K, or 2M where ranks are on several hosts or outnumber the cores",
      true, FIELD(staging_bytes), PARSED(parse_bytes)},
     {"WEFT_ATTACH", "auto", "",
      "how peers access memory that is not registered: auto (cross-memory attach where the "

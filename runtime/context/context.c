@@ -15,7 +15,9 @@
 #include <string.h>
 
 #define HELLO_SETTINGS 32u
-#define FAR_TIMES 4u /* between hosts more has to be under way: fewer, longer pieces of a call */
+#define STAGING ((size_t)512 << 10)
+/* Each round costs a trip between hosts, or a change of processes: fewer, longer ones. */
+#define SLOW_TURN_STAGING ((size_t)2 << 20)
 
 /* What ranks tell each other when they meet. */
 typedef struct hello {
@@ -450,9 +452,11 @@ weft_status_t weft_context_dump(weft_context_t *context, const char *path)
 
 size_t wefti_context_staging_bytes(const weft_context_t *context)
 {
-    size_t bytes = (size_t)context->settings.staging_bytes;
-    bool far = context->endpoint->host_count > 1 && !context->one_process;
-    return far && bytes < SIZE_MAX / FAR_TIMES ? bytes * FAR_TIMES : bytes;
+    const wefti_endpoint_t *endpoint = context->endpoint;
+    bool far = endpoint->host_count > 1 && !context->one_process;
+    return context->settings.staging_bytes != 0 ? (size_t)context->settings.staging_bytes
+           : far || endpoint->crowded           ? SLOW_TURN_STAGING
+                                                : STAGING;
 }
 
 static weft_status_t bad_rank(const weft_context_t *context, uint32_t rank)

@@ -169,7 +169,7 @@ weft_status_t wefti_context_find_cluster(weft_context_t *context);
 /* Says so when a plan was compiled for another placement of ranks than this one. */
 void wefti_context_compare_placement(const weft_context_t *context, const weft_plan_t *plan);
 
-/* Staging memory of a group or plan: the setting, and more of it if the world has several hosts. */
+/* Staging memory of a group or plan: the setting, or by where the ranks of the world are. */
 size_t wefti_context_staging_bytes(const weft_context_t *context);
 
 #endif

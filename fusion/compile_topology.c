@@ -55,7 +55,7 @@ static weft_status_t place_ranks(wefti_compiler_t *c, wefti_cluster_t *cluster)
              *rail_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rail_of),
              *rack_of = wefti_arena_array(&c->arena, cluster->rank_count, sizeof *rack_of), racks;
     WEFT_RETURN_IF_NO_MEMORY(place && host_of && rail_of && rack_of);
-    WEFT_RETURN_IF_ERROR(wefti_place_racks(cluster, rack_of, &racks));
+    WEFT_RETURN_IF_ERROR(wefti_cluster_racks(cluster, rack_of, &racks));
     place->host_count = number_hosts(cluster, host_of);
     place->host_of = host_of;
     place->rail_of = wefti_place_rails(cluster, rail_of) > 1 ? rail_of : NULL;

@@ -109,7 +109,7 @@ static void number_hosts(sim_world_t *w)
 static weft_status_t number_racks(sim_world_t *w)
 {
     uint32_t *rack_of = w->part[SIM_RACK_UP], *count = &w->part_count[SIM_RACK_UP];
-    WEFT_RETURN_IF_ERROR(wefti_place_racks(w->cluster, rack_of, count));
+    WEFT_RETURN_IF_ERROR(wefti_cluster_racks(w->cluster, rack_of, count));
     uint32_t *hosts_in = wefti_alloc(NULL, (*count + 1ul) * sizeof *hosts_in);
     WEFT_RETURN_IF_NO_MEMORY(hosts_in);
     for (uint32_t h = 0; h < w->hosts; h++) {

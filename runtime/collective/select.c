@@ -129,7 +129,7 @@ static weft_status_t find_racks(weft_group_t *group, uint32_t *rack_of)
     uint32_t *of_world =
         wefti_alloc(context->allocator, group->endpoint->world_size * sizeof *of_world);
     WEFT_RETURN_IF_NO_MEMORY(of_world != NULL);
-    weft_status_t status = wefti_place_racks(&context->cluster, of_world, &count);
+    weft_status_t status = wefti_cluster_racks(&context->cluster, of_world, &count);
     bool several = false;
     for (uint32_t r = 0; r < group->size && status >= 0 && count > 1; r++) {
         while (of_world[group->ranks[rack_of[r]]] != of_world[group->ranks[r]]) {

@@ -166,20 +166,52 @@ wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster)
     return slowest;
 }
 
+weft_status_t wefti_cluster_racks(const wefti_cluster_t *cluster, uint32_t *rack_of,
+                                  uint32_t *out_count)
+{
+    uint32_t *number = wefti_alloc(NULL, (WEFTI_TOPO_MAX_RACKS + 1ul) * sizeof *number);
+    WEFT_RETURN_IF_NO_MEMORY(number);
+    *out_count = 0;
+    for (uint32_t r = 0; r < cluster->rank_count; r++) {
+        uint32_t rack = cluster->hosts[cluster->ranks[r].host].rack;
+        uint32_t *at = &number[rack == WEFTI_TOPO_NONE ? WEFTI_TOPO_MAX_RACKS : rack];
+        *at = *at == 0 ? ++*out_count : *at;
+        rack_of[r] = *at - 1;
+    }
+    wefti_free(NULL, number);
+    return WEFT_OK;
+}
+
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest)
 {
-    uint64_t *numbers = wefti_alloc(NULL, (cluster->rank_count + 1ul) * sizeof *numbers);
-    WEFT_RETURN_IF_NO_MEMORY(numbers);
-    numbers[0] = htole64(cluster->rank_count);
-    for (uint32_t r = 0; r < cluster->rank_count; r++) {
-        /* hosts are known by their lowest rank */
-        numbers[r + 1] = htole64(cluster->hosts[cluster->ranks[r].host].ranks[0]);
+    uint32_t n = cluster->rank_count, racks = 0;
+    uint64_t *numbers = wefti_alloc(NULL, (2ul * n + 1) * sizeof *numbers);
+    uint32_t *rack_of = wefti_alloc(NULL, (n + 1ul) * sizeof *rack_of);
+    weft_status_t status = numbers != NULL && rack_of != NULL
+                               ? wefti_cluster_racks(cluster, rack_of, &racks)
+                               : WEFT_ERR_NO_MEMORY;
+    if (status >= 0) {
+        numbers[0] = htole64(n);
+        for (uint32_t r = 0; r < n; r++) {
+            /* hosts are known by their lowest rank */
+            numbers[1 + r] = htole64(cluster->hosts[cluster->ranks[r].host].ranks[0]);
+            numbers[1 + n + r] = htole64(rack_of[r]);
+        }
+        size_t count = 1 + (size_t)n * (racks > 1 ? 2 : 1);
+        status = wefti_digest_of(numbers, count * sizeof *numbers, out_digest);
     }
-    weft_status_t status =
-        wefti_digest_of(numbers, (cluster->rank_count + 1ul) * sizeof *numbers, out_digest);
+    wefti_free(NULL, rack_of);
     wefti_free(NULL, numbers);
     return status;
+}
+
+static uint32_t count_racks(const wefti_cluster_t *cluster)
+{
+    uint32_t racks = 0, *rack_of = wefti_alloc(NULL, (cluster->rank_count + 1ul) * sizeof *rack_of);
+    bool known = rack_of != NULL && wefti_cluster_racks(cluster, rack_of, &racks) >= 0;
+    wefti_free(NULL, rack_of);
+    return known ? racks : 0;
 }
 
 const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes)
@@ -212,6 +244,11 @@ const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, 
             }
         }
         snprintf(buffer + at, bytes - at, "%s ranks%s", listed < used ? " + .." : "", dealt);
+    }
+    uint32_t racks = count_racks(cluster);
+    size_t end = strlen(buffer);
+    if (racks > 1) {
+        snprintf(buffer + end, bytes - end, ", %u racks", racks);
     }
     return buffer;
 }

@@ -150,10 +150,15 @@ wefti_topo_link_t wefti_cluster_slowest_link(const wefti_cluster_t *cluster);
 
 /* cluster_write.c: of everything but names of hosts and models of processors. */
 weft_status_t wefti_cluster_digest(const wefti_cluster_t *cluster, wefti_digest_t *out_digest);
-/* Of which ranks share a host, however hosts are numbered: plans record it. */
+/* For each rank the number of its rack, from 0 in the order of their first ranks; hosts of no rack
+ * are in one together. */
+weft_status_t wefti_cluster_racks(const wefti_cluster_t *cluster, uint32_t *rack_of,
+                                  uint32_t *out_count);
+/* Of which ranks share a host, and a rack, however they are numbered: plans record it. */
 weft_status_t wefti_cluster_placement_digest(const wefti_cluster_t *cluster,
                                              wefti_digest_t *out_digest);
-/* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, round-robin"; returns buffer. */
+/* "2 hosts, 4 + 4 ranks", "1 host, 8 ranks", "4 hosts x 8 ranks, round-robin, 2 racks"; returns
+ * buffer. */
 const char *wefti_cluster_summary(const wefti_cluster_t *cluster, char *buffer, size_t bytes);
 
 /* hardware_json.c: the hardware of one host as JSON text, for sending. */

@@ -179,22 +179,6 @@ uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of)
     return most;
 }
 
-weft_status_t wefti_place_racks(const wefti_cluster_t *cluster, uint32_t *rack_of,
-                                uint32_t *out_count)
-{
-    uint32_t *number = wefti_alloc(NULL, (WEFTI_TOPO_MAX_RACKS + 1ul) * sizeof *number);
-    WEFT_RETURN_IF_NO_MEMORY(number);
-    *out_count = 0;
-    for (uint32_t r = 0; r < cluster->rank_count; r++) {
-        uint32_t rack = cluster->hosts[cluster->ranks[r].host].rack;
-        uint32_t *at = &number[rack == WEFTI_TOPO_NONE ? WEFTI_TOPO_MAX_RACKS : rack];
-        *at = *at == 0 ? ++*out_count : *at;
-        rack_of[r] = *at - 1;
-    }
-    wefti_free(NULL, number);
-    return WEFT_OK;
-}
-
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,
                                   const uint32_t *cpus, uint32_t count)
 {

@@ -39,11 +39,6 @@ const char *wefti_place_nic_why(const wefti_cluster_t *cluster, uint32_t rank);
  * host with the most has, at least 1. */
 uint32_t wefti_place_rails(const wefti_cluster_t *cluster, uint32_t *rail_of);
 
-/* For each rank the number of its rack, from 0 in the order of their first ranks; hosts of no rack
- * are in one together. */
-weft_status_t wefti_place_racks(const wefti_cluster_t *cluster, uint32_t *rack_of,
-                                uint32_t *out_count);
-
 /* The last of a rank's processors that is next to the interface (NULL: the last one), for its
  * communication thread. WEFTI_TOPO_NONE: it has no processors. */
 uint32_t wefti_place_progress_cpu(const wefti_hardware_t *hardware, const wefti_topo_device_t *nic,

@@ -53,7 +53,7 @@ static weft_status_t find_racks(weft_session_t *session, wefti_bound_group_t *gr
     if (group->host_of == NULL) {
         return WEFT_OK;
     }
-    WEFT_RETURN_IF_ERROR(wefti_place_racks(&session->context->cluster, of_world, &count));
+    WEFT_RETURN_IF_ERROR(wefti_cluster_racks(&session->context->cluster, of_world, &count));
     if (count > 1) {
         WEFT_RETURN_IF_ERROR(wefti_axis_hosts(&group->axis, world, of_world, rack_of, &count));
         group->rack_of = count > 1 ? rack_of : NULL;

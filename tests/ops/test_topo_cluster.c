@@ -353,6 +353,15 @@ static void test_links_and_placements(void **state)
     assert_memory_not_equal(&digests[0], &digests[1], sizeof digests[0]);
     assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
                         "2 hosts x 3 ranks, round-robin");
+    /* Racks with one host each are another placement than one rack for both. */
+    cluster.hosts[0].rack = cluster.hosts[1].rack = 5;
+    assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[0]), WEFT_OK);
+    assert_memory_equal(&digests[0], &digests[1], sizeof digests[0]);
+    cluster.hosts[1].rack = 2;
+    assert_int_equal(wefti_cluster_placement_digest(&cluster, &digests[0]), WEFT_OK);
+    assert_memory_not_equal(&digests[0], &digests[1], sizeof digests[0]);
+    assert_string_equal(wefti_cluster_summary(&cluster, summary, sizeof summary),
+                        "2 hosts x 3 ranks, round-robin, 2 racks");
     wefti_cluster_deinit(&cluster);
 }
 

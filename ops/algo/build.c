@@ -3,6 +3,7 @@
 #include "ops/algo/schedule.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "runtime/base/error.h"
 
@@ -152,7 +153,8 @@ weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
                                             const weft_allocator_t *allocator,
                                             wefti_schedule_t *out)
 {
-    *out = (wefti_schedule_t){.allocator = allocator, .rank = params->rank, .stage_sets = 1};
+    *out = (wefti_schedule_t){
+        .allocator = allocator, .algorithm = algorithm, .rank = params->rank, .stage_sets = 1};
     weft_status_t status = wefti_algo_params_check(params);
     if (status < 0) {
         return status;
@@ -179,6 +181,17 @@ weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
                                   algorithm->name);
     }
     return WEFT_OK;
+}
+
+weft_status_t wefti_schedule_same_resources(const weft_algorithm_t *algorithm,
+                                            const wefti_schedule_t *a, const wefti_schedule_t *b)
+{
+    return memcmp(&a->resources, &b->resources, sizeof a->resources) == 0
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_INVALID_ARGUMENT,
+                             "%s %s: ranks %u and %u request different resources",
+                             weft_collective_name(algorithm->op), algorithm->name, a->rank,
+                             b->rank);
 }
 
 weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds the changed schedules: superfluous signals go, the others get their numbers. */
+/* Builds the changed schedules: superfluous signals go, the others get their numbers. For one rank
+ * alone, others' schedules are what concerns it: its signals, and what is written to it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ops/algo/lower_internal.h"
+#include "runtime/base/error.h"
 
 /* Steps of the new schedules, with signals still by their identity. */
 typedef struct merged {
@@ -12,7 +14,20 @@ typedef struct merged {
     size_t *signal_capacity;     /* [rank] */
     uint32_t *awaited;           /* [signal]: how many wait for it */
     uint32_t *index;             /* [signal]: its number on its channel */
+    struct awaiting *row;        /* of waits in a row */
+    size_t row_capacity;
 } merged_t;
+
+/* A wait for a signal. */
+typedef struct awaiting {
+    uint32_t peer, lane_back, index;
+    uint32_t step;
+} awaiting_t;
+
+static bool is_whole(const wefti_lowering_t *l, uint32_t rank)
+{
+    return l->only == WEFTI_NOBODY || l->only == rank;
+}
 
 static int by_place(const void *left, const void *right)
 {
@@ -25,6 +40,9 @@ static int by_place(const void *left, const void *right)
     }
     if (a->place != b->place) {
         return a->place < b->place ? -1 : 1;
+    }
+    if (a->by != b->by) { /* any order would do, but all must find the same one */
+        return a->by > b->by ? -1 : 1;
     }
     return a->sequence < b->sequence ? -1 : a->sequence > b->sequence;
 }
@@ -56,6 +74,7 @@ static weft_status_t merge_rank(const wefti_lowering_t *l, merged_t *m, uint32_t
     wefti_schedule_t *out = &m->schedules[rank];
     weft_status_t status = WEFT_OK;
     *out = (wefti_schedule_t){.allocator = l->allocator,
+                              .algorithm = in->algorithm,
                               .rank = rank,
                               .resources = in->resources,
                               .stage_slots = l->slots[rank],
@@ -86,38 +105,51 @@ static weft_status_t merge_rank(const wefti_lowering_t *l, merged_t *m, uint32_t
     return status;
 }
 
-static bool is_covered_by(const wefti_step_t *step, uint32_t index, const wefti_step_t *other,
-                          uint32_t other_index, bool other_is_earlier)
+/* Signals of one channel together, the one that is kept first. */
+static int by_channel(const void *left, const void *right)
 {
-    return other->op == WEFTI_DO_AWAIT && other->signal.peer == step->signal.peer &&
-           other->signal.lane == step->signal.lane && other->signal.back == step->signal.back &&
-           (other_index > index || (other_index == index && other_is_earlier));
+    const awaiting_t *a = left, *b = right;
+    if (a->peer != b->peer) {
+        return a->peer < b->peer ? -1 : 1;
+    }
+    if (a->lane_back != b->lane_back) {
+        return a->lane_back < b->lane_back ? -1 : 1;
+    }
+    if (a->index != b->index) {
+        return a->index > b->index ? -1 : 1;
+    }
+    return a->step < b->step ? -1 : a->step > b->step;
 }
 
 /* Signals on one channel arrive in order, so of several waits in a row the last number is enough.
  */
-static void prune_awaits(merged_t *m, uint32_t rank)
+static weft_status_t prune_awaits(const wefti_lowering_t *l, merged_t *m, uint32_t rank)
 {
     wefti_schedule_t *schedule = &m->schedules[rank];
-    const uint32_t *signals = m->signals[rank];
-    size_t begin = 0;
-    for (size_t i = 0; i < schedule->step_count; i++) {
-        wefti_step_t *step = &schedule->steps[i];
-        if (step->op != WEFTI_DO_AWAIT && step->op != 0) {
-            begin = i + 1;
-            continue;
+    for (size_t i = 0, end; i < schedule->step_count; i = end) {
+        size_t count = 0;
+        for (end = i; end < schedule->step_count && schedule->steps[end].op == WEFTI_DO_AWAIT &&
+                      schedule->steps[end].lane == schedule->steps[i].lane;
+             end++) {
+            const wefti_step_t *step = &schedule->steps[end];
+            WEFT_RETURN_IF_ERROR(wefti_array_reserve(l->allocator, &m->row, &m->row_capacity,
+                                                     count + 1, sizeof *m->row));
+            m->row[count++] = (awaiting_t){
+                step->signal.peer, (uint32_t)step->signal.lane << 16 | step->signal.back,
+                m->index[m->signals[rank][end]], (uint32_t)end};
         }
-        for (size_t j = begin; step->op != 0 && j < schedule->step_count; j++) {
-            const wefti_step_t *other = &schedule->steps[j];
-            if ((other->op != WEFTI_DO_AWAIT && other->op != 0) || other->lane != step->lane) {
-                break;
-            }
-            if (j != i &&
-                is_covered_by(step, m->index[signals[i]], other, m->index[signals[j]], j < i)) {
-                step->op = 0;
+        if (count > 1) {
+            qsort(m->row, count, sizeof *m->row, by_channel);
+        }
+        for (size_t k = 1; k < count; k++) {
+            if (m->row[k].peer == m->row[k - 1].peer &&
+                m->row[k].lane_back == m->row[k - 1].lane_back) {
+                schedule->steps[m->row[k].step].op = 0;
             }
         }
+        end += end == i;
     }
+    return WEFT_OK;
 }
 
 /* Numbers the signals of every channel in the order of the lane; counts only those still wanted. */
@@ -131,7 +163,6 @@ static weft_status_t number_signals(const wefti_lowering_t *l, merged_t *m, bool
     for (uint32_t rank = 0; rank < n; rank++) {
         wefti_schedule_t *schedule = &m->schedules[rank];
         for (uint32_t lane = 0; lane < schedule->resources.lanes; lane++) {
-            memset(counts, 0, n * sizeof *counts);
             for (uint32_t i = schedule->lane_begin[lane]; i < schedule->lane_begin[lane + 1]; i++) {
                 wefti_step_t *step = &schedule->steps[i];
                 uint32_t signal = m->signals[rank][i];
@@ -144,16 +175,27 @@ static weft_status_t number_signals(const wefti_lowering_t *l, merged_t *m, bool
                 }
                 step->signal.index = m->index[signal] = ++counts[step->signal.peer];
             }
+            for (uint32_t i = schedule->lane_begin[lane]; i < schedule->lane_begin[lane + 1]; i++) {
+                if (schedule->steps[i].op == WEFTI_DO_SIGNAL) {
+                    counts[schedule->steps[i].signal.peer] = 0;
+                }
+            }
         }
     }
     wefti_free(l->allocator, counts);
     return WEFT_OK;
 }
 
+/* Of a rank's receive buffer: [block], not NULL where it is needed. */
+static uint8_t *targets_of(const wefti_lowering_t *l, uint32_t rank, uint32_t blocks)
+{
+    uint32_t row = l->row != NULL ? l->row[rank] : rank;
+    return row == WEFTI_NOBODY ? NULL : l->put_targets + (size_t)row * blocks;
+}
+
 /* A reduction may be repeated when nothing it reads is among what it writes, and nobody puts there.
  */
-static void mark_repeatable(const wefti_lowering_t *l, wefti_schedule_t *schedule,
-                            const uint8_t *put_targets)
+static void mark_repeatable(const wefti_lowering_t *l, wefti_schedule_t *schedule)
 {
     uint32_t blocks = wefti_block_count(l->params, &schedule->resources);
     for (size_t i = 0; i < schedule->step_count; i++) {
@@ -166,14 +208,15 @@ static void mark_repeatable(const wefti_lowering_t *l, wefti_schedule_t *schedul
         bool may = true;
         for (uint32_t d = sources; d < sources + step->move.destination_count; d++) {
             uint32_t buffer = operands[d].buffer;
+            const uint8_t *targets = targets_of(l, operands[d].rank, blocks);
             for (uint32_t s = 0; s < sources; s++) {
                 may = may && operands[s].buffer != buffer &&
                       !(l->params->in_place && buffer == WEFTI_RECV);
             }
             for (uint32_t b = 0; b < step->move.count && buffer == WEFTI_RECV; b++) {
                 uint32_t block = operands[d].block + operands[d].step * b;
-                may = may && operands[d].rank_count == 1 && block < blocks &&
-                      !put_targets[(size_t)operands[d].rank * blocks + block];
+                may = may && operands[d].rank_count == 1 && block < blocks && targets != NULL &&
+                      !targets[block];
             }
             may = may && (buffer != WEFTI_SCRATCH || operands[d].rank == schedule->rank);
         }
@@ -181,8 +224,7 @@ static void mark_repeatable(const wefti_lowering_t *l, wefti_schedule_t *schedul
     }
 }
 
-static void find_put_targets(const wefti_lowering_t *l, const wefti_schedule_t *schedule,
-                             uint8_t *put_targets)
+static void find_put_targets(const wefti_lowering_t *l, const wefti_schedule_t *schedule)
 {
     uint32_t blocks = wefti_block_count(l->params, &schedule->resources);
     for (size_t i = 0; i < schedule->step_count; i++) {
@@ -191,10 +233,11 @@ static void find_put_targets(const wefti_lowering_t *l, const wefti_schedule_t *
             continue;
         }
         const wefti_operand_t *to = &schedule->operands[step->move.operand + 1];
+        uint8_t *targets = targets_of(l, to->rank, blocks);
         for (uint32_t b = 0; b < step->move.count && to->buffer == WEFTI_RECV; b++) {
             uint32_t block = to->block + to->step * b;
-            if (block < blocks) {
-                put_targets[(size_t)to->rank * blocks + block] = 1;
+            if (block < blocks && targets != NULL) {
+                targets[block] = 1;
             }
         }
     }
@@ -204,7 +247,8 @@ static void find_put_targets(const wefti_lowering_t *l, const wefti_schedule_t *
 static weft_status_t prune_posts(const wefti_lowering_t *l, merged_t *m)
 {
     uint32_t n = l->params->group_size, lanes = m->schedules[0].resources.lanes;
-    uint8_t *seen = wefti_alloc(l->allocator, (size_t)n * lanes);
+    uint32_t ranks = l->only == WEFTI_NOBODY ? n : 1; /* whose posts matter */
+    uint8_t *seen = wefti_alloc(l->allocator, (size_t)ranks * lanes);
     if (seen == NULL) {
         return WEFT_ERR_NO_MEMORY;
     }
@@ -214,14 +258,16 @@ static weft_status_t prune_posts(const wefti_lowering_t *l, merged_t *m)
             for (uint32_t r = 0; step->op == WEFTI_DO_WAIT && r < step->wait.rank_count; r++) {
                 uint32_t other = step->wait.first_rank + r;
                 bool self = other == rank && step->wait.lane == step->lane;
-                seen[other * lanes + step->wait.lane] |= !self;
+                if (!self && is_whole(l, other)) {
+                    seen[other % ranks * lanes + step->wait.lane] = 1;
+                }
             }
         }
     }
     for (uint32_t rank = 0; rank < n; rank++) {
-        for (size_t i = 0; i < m->schedules[rank].step_count; i++) {
+        for (size_t i = 0; i < m->schedules[rank].step_count && is_whole(l, rank); i++) {
             wefti_step_t *step = &m->schedules[rank].steps[i];
-            if (step->op == WEFTI_DO_POST && !seen[rank * lanes + step->lane]) {
+            if (step->op == WEFTI_DO_POST && !seen[rank % ranks * lanes + step->lane]) {
                 step->op = 0;
             }
         }
@@ -252,50 +298,57 @@ static void compact(merged_t *m, uint32_t rank)
     schedule->lane_begin[schedule->resources.lanes] = (uint32_t)next;
 }
 
-static weft_status_t finish(const wefti_lowering_t *l, merged_t *m)
+static weft_status_t finish(wefti_lowering_t *l, merged_t *m)
 {
     uint32_t n = l->params->group_size;
-    size_t targets = (size_t)n * (wefti_block_count(l->params, &m->schedules[0].resources) + 1);
-    uint8_t *put_targets = wefti_alloc(l->allocator, targets);
-    weft_status_t status = number_signals(l, m, false);
-    if (status < 0 || put_targets == NULL) {
-        wefti_free(l->allocator, put_targets);
-        return WEFT_ERR_NO_MEMORY;
-    }
+    WEFT_RETURN_IF_ERROR(number_signals(l, m, false));
     for (uint32_t rank = 0; rank < n; rank++) {
-        prune_awaits(m, rank);
+        WEFT_RETURN_IF_ERROR(prune_awaits(l, m, rank));
         for (size_t i = 0; i < m->schedules[rank].step_count; i++) {
             m->awaited[m->signals[rank][i]] += m->schedules[rank].steps[i].op == WEFTI_DO_AWAIT;
         }
     }
-    status = number_signals(l, m, true);
-    if (status >= 0) {
-        status = prune_posts(l, m);
-    }
-    for (uint32_t rank = 0; rank < n && status >= 0; rank++) {
+    WEFT_RETURN_IF_ERROR(number_signals(l, m, true));
+    WEFT_RETURN_IF_ERROR(prune_posts(l, m));
+    for (uint32_t rank = 0; rank < n; rank++) {
         compact(m, rank);
-        find_put_targets(l, &m->schedules[rank], put_targets);
+        find_put_targets(l, &m->schedules[rank]);
     }
-    for (uint32_t rank = 0; rank < n && status >= 0; rank++) {
-        mark_repeatable(l, &m->schedules[rank], put_targets);
+    for (uint32_t rank = 0; rank < n; rank++) {
+        if (is_whole(l, rank)) {
+            mark_repeatable(l, &m->schedules[rank]);
+        }
     }
-    wefti_free(l->allocator, put_targets);
-    return status;
+    return WEFT_OK;
+}
+
+static weft_status_t alloc_merged(wefti_lowering_t *l, merged_t *m, uint8_t **out_targets)
+{
+    uint32_t n = l->params->group_size;
+    *m = (merged_t){.schedules = wefti_alloc(l->allocator, n * sizeof *m->schedules),
+                    .signals = wefti_alloc(l->allocator, n * sizeof *m->signals),
+                    .signal_capacity = wefti_alloc(l->allocator, n * sizeof *m->signal_capacity),
+                    .awaited = wefti_alloc(l->allocator,
+                                           (l->signal_count + 1ul) * sizeof *m->awaited),
+                    .index =
+                        wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m->index)};
+    if (l->put_targets == NULL) {
+        size_t blocks = wefti_block_count(l->params, &l->schedules[0].resources) + 1ul;
+        l->put_targets = *out_targets = wefti_alloc(l->allocator, n * blocks);
+    }
+    return m->schedules && m->signals && m->signal_capacity && m->awaited && m->index &&
+                   l->put_targets
+               ? WEFT_OK
+               : WEFT_ERR_NO_MEMORY;
 }
 
 weft_status_t wefti_lower_apply(wefti_lowering_t *l)
 {
     uint32_t n = l->params->group_size;
     size_t next = 0;
-    merged_t m = {wefti_alloc(l->allocator, n * sizeof *m.schedules),
-                  wefti_alloc(l->allocator, n * sizeof *m.signals),
-                  wefti_alloc(l->allocator, n * sizeof *m.signal_capacity),
-                  wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m.awaited),
-                  wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m.index)};
-    weft_status_t status = WEFT_ERR_NO_MEMORY;
-    if (m.schedules && m.signals && m.signal_capacity && m.awaited && m.index) {
-        status = WEFT_OK;
-    }
+    merged_t m;
+    uint8_t *targets = NULL;
+    weft_status_t status = alloc_merged(l, &m, &targets);
     if (l->change_count > 1) {
         qsort(l->changes, l->change_count, sizeof *l->changes, by_place);
     }
@@ -320,5 +373,7 @@ weft_status_t wefti_lower_apply(wefti_lowering_t *l)
     wefti_free(l->allocator, m.signal_capacity);
     wefti_free(l->allocator, m.awaited);
     wefti_free(l->allocator, m.index);
+    wefti_free(l->allocator, m.row);
+    wefti_free(l->allocator, targets);
     return status;
 }

@@ -84,6 +84,7 @@ typedef struct wefti_step {
 
 typedef struct wefti_schedule {
     const weft_allocator_t *allocator;
+    const weft_algorithm_t *algorithm; /* that built it, or NULL */
     uint32_t rank;
     weft_algo_resources_t resources; /* equal on all ranks */
     uint32_t stage_slots, stage_wide_slots, stage_sets;
@@ -136,6 +137,9 @@ weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
                                             const wefti_rank_numbers_t *numbers,
                                             const weft_allocator_t *allocator,
                                             wefti_schedule_t *out);
+/* An error if schedules of two ranks have different resources. */
+weft_status_t wefti_schedule_same_resources(const weft_algorithm_t *algorithm,
+                                            const wefti_schedule_t *a, const wefti_schedule_t *b);
 void wefti_schedule_deinit(wefti_schedule_t *schedule);
 /* Puts the steps of each lane together, keeping their order. */
 weft_status_t wefti_schedule_sort(wefti_schedule_t *schedule);
@@ -158,5 +162,8 @@ weft_status_t wefti_schedule_add_operands(wefti_schedule_t *schedule,
  */
 const char *wefti_step_text(const wefti_schedule_t *schedule, const wefti_step_t *step,
                             char *buffer, size_t bytes);
+/* Records what is wrong with a step: "rank 2, lane 0, step 5 (copy ...), run 0: what". */
+weft_status_t wefti_step_error(const wefti_schedule_t *schedule, uint32_t lane, uint32_t at,
+                               uint32_t run, const char *what);
 
 #endif

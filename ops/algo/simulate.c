@@ -60,9 +60,20 @@ const char *wefti_step_text(const wefti_schedule_t *schedule, const wefti_step_t
     return buffer;
 }
 
+weft_status_t wefti_step_error(const wefti_schedule_t *schedule, uint32_t lane, uint32_t at,
+                               uint32_t run, const char *what)
+{
+    char step[160] = "the end";
+    if (at < schedule->lane_begin[lane + 1]) {
+        wefti_step_text(schedule, &schedule->steps[at], step, sizeof step);
+    }
+    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u, lane %u, step %u (%s), run %u: %s",
+                       schedule->rank, lane, at - schedule->lane_begin[lane], step, run, what);
+}
+
 weft_status_t wefti_sim_error(const wefti_sim_t *sim, uint32_t thread, const char *format, ...)
 {
-    char what[400], step[160] = "the end";
+    char what[400];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
@@ -71,20 +82,14 @@ weft_status_t wefti_sim_error(const wefti_sim_t *sim, uint32_t thread, const cha
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s", what);
     }
     const wefti_sim_thread_t *own = &sim->thread[thread];
-    const wefti_schedule_t *schedule = &sim->schedules[own->rank];
-    if (own->at < own->end) {
-        wefti_step_text(schedule, &schedule->steps[own->at], step, sizeof step);
-    }
-    return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "rank %u, lane %u, step %u (%s), run %u: %s",
-                       own->rank, own->lane, own->at - schedule->lane_begin[own->lane], step,
-                       own->run, what);
+    return wefti_step_error(&sim->schedules[own->rank], own->lane, own->at, own->run, what);
 }
 
 static weft_status_t begin_run(wefti_sim_t *sim, uint32_t rank, uint32_t run)
 {
     uint32_t first = rank * sim->lanes;
     sim->thread[first].run = run;
-    weft_status_t status = wefti_sim_fill(sim, rank, run);
+    weft_status_t status = sim->symbols ? wefti_sim_fill(sim, rank, run) : WEFT_OK;
     if (status < 0) {
         return status;
     }
@@ -128,8 +133,8 @@ static weft_status_t end_run(wefti_sim_t *sim, uint32_t rank)
         wefti_sim_join(sim, first, sim->clocks + (size_t)(first + lane) * sim->threads);
         sim->clocks[(size_t)(first + lane) * sim->threads + first + lane]++;
     }
-    weft_status_t status = wefti_sim_check(sim, rank, run);
-    if (status >= 0) {
+    weft_status_t status = sim->symbols ? wefti_sim_check(sim, rank, run) : WEFT_OK;
+    if (status >= 0 && sim->symbols) {
         status = check_barrier(sim, rank, run);
     }
     if (status < 0 || run + 1 == sim->runs) {
@@ -208,8 +213,8 @@ static weft_status_t advance(wefti_sim_t *sim, uint32_t thread, bool *out_ended)
             status = wefti_sim_post(sim, thread, step);
         } else if (step->op == WEFTI_DO_SIGNAL) {
             status = wefti_sim_signal(sim, thread, step);
-        } else if (step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE ||
-                   step->op == WEFTI_DO_PUT) {
+        } else if (sim->symbols && (step->op == WEFTI_DO_COPY || step->op == WEFTI_DO_REDUCE ||
+                                    step->op == WEFTI_DO_PUT)) {
             status = wefti_sim_move(sim, thread, step);
         }
         if (status < 0) {
@@ -296,9 +301,11 @@ weft_status_t wefti_sim_run(wefti_sim_t *sim)
 }
 
 weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,
-                             const wefti_schedule_t *schedules, const weft_allocator_t *allocator)
+                             const wefti_schedule_t *schedules, const weft_allocator_t *allocator,
+                             bool symbols)
 {
     *sim = (wefti_sim_t){.params = params,
+                         .symbols = symbols,
                          .schedules = schedules,
                          .allocator = allocator,
                          .resources = schedules[0].resources,
@@ -330,8 +337,8 @@ weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,
             thread->end = schedule->lane_begin[lane + 1];
         }
     }
-    weft_status_t status = wefti_exprs_init(&sim->exprs, allocator);
-    if (status >= 0) {
+    weft_status_t status = symbols ? wefti_exprs_init(&sim->exprs, allocator) : WEFT_OK;
+    if (status >= 0 && symbols) {
         status = wefti_sim_init_memory(sim);
     }
     return status >= 0 ? wefti_sim_init_sync(sim) : status;
@@ -353,7 +360,7 @@ weft_status_t wefti_schedules_verify(const weft_algo_params_t *params,
                                      wefti_verify_stats_t *out_stats)
 {
     wefti_sim_t sim;
-    weft_status_t status = wefti_sim_init(&sim, params, schedules, allocator);
+    weft_status_t status = wefti_sim_init(&sim, params, schedules, allocator, true);
     sim.links = links;
     if (status >= 0) {
         status = wefti_sim_run(&sim);

@@ -104,6 +104,7 @@ struct wefti_sim {
     const weft_allocator_t *allocator;
     weft_algo_resources_t resources;
     uint32_t ranks, lanes, threads, runs, blocks;
+    bool symbols; /* memory is simulated, else only who waits for whom */
     const wefti_links_t *links; /* NULL: everything is reached */
     wefti_sim_visit_fn visit;
     void *user;
@@ -143,7 +144,8 @@ weft_status_t wefti_schedules_verify(const weft_algo_params_t *params,
 
 /* The simulator itself, for passes that need to know who knows what. */
 weft_status_t wefti_sim_init(wefti_sim_t *sim, const weft_algo_params_t *params,
-                             const wefti_schedule_t *schedules, const weft_allocator_t *allocator);
+                             const wefti_schedule_t *schedules, const weft_allocator_t *allocator,
+                             bool symbols);
 void wefti_sim_deinit(wefti_sim_t *sim);
 weft_status_t wefti_sim_run(wefti_sim_t *sim);
 

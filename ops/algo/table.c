@@ -69,11 +69,8 @@ weft_status_t wefti_schedules_build(const weft_algorithm_t *algorithm,
     for (own.rank = 0; own.rank < params->group_size && status >= 0; own.rank++) {
         status = wefti_schedule_build_numbered(algorithm, &own, &numbers, allocator,
                                                &schedules[own.rank]);
-        if (status >= 0 && memcmp(&schedules[own.rank].resources, &schedules[0].resources,
-                                  sizeof schedules[0].resources) != 0) {
-            status = wefti_error(WEFT_ERR_INVALID_ARGUMENT,
-                                 "%s %s: ranks 0 and %u request different resources",
-                                 weft_collective_name(params->op), algorithm->name, own.rank);
+        if (status >= 0) {
+            status = wefti_schedule_same_resources(algorithm, &schedules[0], &schedules[own.rank]);
         }
     }
     wefti_rank_numbers_deinit(&numbers);

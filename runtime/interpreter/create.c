@@ -103,12 +103,11 @@ static uint32_t larger(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
-/* What the links need of all ranks' schedules; this rank's stays. */
-static weft_status_t lower(wefti_run_t *run, const wefti_links_t *links,
-                           wefti_schedule_t *schedules)
+/* What a run needs of all ranks' lowered schedules; this rank's stays. */
+static weft_status_t take(wefti_run_t *run, const wefti_links_t *links,
+                          wefti_schedule_t *schedules)
 {
     const weft_algo_params_t *params = &run->params;
-    WEFT_RETURN_IF_ERROR(wefti_schedules_lower(params, links, run->allocator, schedules));
     run->lanes = schedules[0].resources.lanes;
     if (links->memory_of != NULL) {
         WEFT_RETURN_IF_ERROR(count_signals(run, schedules));
@@ -132,8 +131,8 @@ static weft_status_t build(wefti_run_t *run, const weft_algorithm_t *algorithm,
         return wefti_schedule_build(algorithm, &run->params, run->allocator, &run->schedule);
     }
     WEFT_RETURN_IF_ERROR(
-        wefti_schedules_build(algorithm, &run->params, run->allocator, &schedules));
-    weft_status_t status = lower(run, links, schedules);
+        wefti_schedules_build_lowered(algorithm, &run->params, links, run->allocator, &schedules));
+    weft_status_t status = take(run, links, schedules);
     wefti_schedules_free(run->allocator, schedules, run->params.group_size);
     return status;
 }

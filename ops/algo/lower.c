@@ -15,8 +15,8 @@ weft_status_t wefti_lower_change(wefti_lowering_t *l, uint32_t rank, uint32_t an
     weft_status_t status = wefti_array_reserve(l->allocator, &l->changes, &l->change_capacity,
                                                l->change_count + 1, sizeof *l->changes);
     if (status >= 0) {
-        l->changes[l->change_count] = (wefti_change_t){
-            rank, anchor, place, by, (uint32_t)l->change_count, signal, *step};
+        l->changes[l->change_count] =
+            (wefti_change_t){rank, anchor, place, by, (uint32_t)l->change_count, signal, *step};
         l->change_count++;
     }
     return status;
@@ -72,8 +72,8 @@ static weft_status_t begin(wefti_lowering_t *l)
     l->slots = wefti_alloc(l->allocator, n * sizeof *l->slots);
     l->wide_slots = wefti_alloc(l->allocator, n * sizeof *l->wide_slots);
     l->waited = wefti_alloc(l->allocator, n * sizeof *l->waited);
-    WEFT_RETURN_IF_NO_MEMORY(l->dropped && l->posts && l->post_count && l->slots &&
-                             l->wide_slots && l->waited);
+    WEFT_RETURN_IF_NO_MEMORY(l->dropped && l->posts && l->post_count && l->slots && l->wide_slots &&
+                             l->waited);
     for (uint32_t rank = 0; rank < n; rank++) {
         l->slots[rank] = l->schedules[rank].stage_slots;
         l->wide_slots[rank] = l->schedules[rank].stage_wide_slots;

@@ -134,9 +134,9 @@ static weft_status_t prune_awaits(const wefti_lowering_t *l, merged_t *m, uint32
             const wefti_step_t *step = &schedule->steps[end];
             WEFT_RETURN_IF_ERROR(wefti_array_reserve(l->allocator, &m->row, &m->row_capacity,
                                                      count + 1, sizeof *m->row));
-            m->row[count++] = (awaiting_t){
-                step->signal.peer, (uint32_t)step->signal.lane << 16 | step->signal.back,
-                m->index[m->signals[rank][end]], (uint32_t)end};
+            m->row[count++] = (awaiting_t){step->signal.peer,
+                                           (uint32_t)step->signal.lane << 16 | step->signal.back,
+                                           m->index[m->signals[rank][end]], (uint32_t)end};
         }
         if (count > 1) {
             qsort(m->row, count, sizeof *m->row, by_channel);
@@ -328,10 +328,9 @@ static weft_status_t alloc_merged(wefti_lowering_t *l, merged_t *m, uint8_t **ou
     *m = (merged_t){.schedules = wefti_alloc(l->allocator, n * sizeof *m->schedules),
                     .signals = wefti_alloc(l->allocator, n * sizeof *m->signals),
                     .signal_capacity = wefti_alloc(l->allocator, n * sizeof *m->signal_capacity),
-                    .awaited = wefti_alloc(l->allocator,
-                                           (l->signal_count + 1ul) * sizeof *m->awaited),
-                    .index =
-                        wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m->index)};
+                    .awaited =
+                        wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m->awaited),
+                    .index = wefti_alloc(l->allocator, (l->signal_count + 1ul) * sizeof *m->index)};
     if (l->put_targets == NULL) {
         size_t blocks = wefti_block_count(l->params, &l->schedules[0].resources) + 1ul;
         l->put_targets = *out_targets = wefti_alloc(l->allocator, n * blocks);

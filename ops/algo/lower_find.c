@@ -120,12 +120,11 @@ static wefti_step_t signal_step(uint32_t peer, uint32_t own_lane, wefti_signal_k
 static wefti_step_t await_step(uint32_t peer, uint32_t peer_lane, wefti_signal_kind_t kind,
                                uint32_t signal, uint32_t back)
 {
-    return (wefti_step_t){.op = WEFTI_DO_AWAIT,
-                          .flags = (uint8_t)kind,
-                          .signal = {.peer = peer,
-                                     .index = signal,
-                                     .lane = (uint16_t)peer_lane,
-                                     .back = (uint16_t)back}};
+    return (wefti_step_t){
+        .op = WEFTI_DO_AWAIT,
+        .flags = (uint8_t)kind,
+        .signal = {
+            .peer = peer, .index = signal, .lane = (uint16_t)peer_lane, .back = (uint16_t)back}};
 }
 
 /* A copy or a put of blocks, as a change. */
@@ -352,11 +351,10 @@ static weft_status_t stage_result(changed_move_t *move, wefti_operand_t *part)
     wefti_operand_t slots = new_slots(l, part->rank, false, move->blocks.count), to = *part;
     uint32_t settled = wefti_lower_settled(l, move->site, part->rank);
     *part = slots;
-    return settled == WEFTI_NOBODY
-               ? WEFT_OK
-               : add_move(l, to.rank, l->schedules[to.rank].steps[settled].lane, settled,
-                          WEFTI_CHANGE_AFTER, move->site->rank, WEFTI_DO_COPY, &slots, &to,
-                          &move->blocks);
+    return settled == WEFTI_NOBODY ? WEFT_OK
+                                   : add_move(l, to.rank, l->schedules[to.rank].steps[settled].lane,
+                                              settled, WEFTI_CHANGE_AFTER, move->site->rank,
+                                              WEFTI_DO_COPY, &slots, &to, &move->blocks);
 }
 
 static weft_status_t change_destinations(changed_move_t *move, const wefti_operand_t *destinations)

@@ -59,8 +59,7 @@ bool wefti_lower_seen(wefti_lowering_t *l, const wefti_site_t *site, uint32_t ra
                       uint32_t *out_step, uint32_t *out_lane)
 {
     if (l->known != NULL) {
-        wefti_known_t *known =
-            &l->known[site->rank * l->schedules[0].resources.lanes + site->lane];
+        wefti_known_t *known = &l->known[site->rank * l->schedules[0].resources.lanes + site->lane];
         const wefti_site_t *post = &known->reads[known->next_read++];
         *out_step = post->at;
         *out_lane = post->lane;
@@ -188,9 +187,9 @@ static weft_status_t learn_write(learning_t *learning, const wefti_sim_t *sim, u
                                              known->write_count + 1, sizeof *known->writes));
     WEFT_RETURN_IF_ERROR(wefti_array_reserve(allocator, &list->items, &list->capacity,
                                              list->count + 1, sizeof *list->items));
-    list->items[list->count++] = (pending_t){
-        thread, sim->clocks[(size_t)thread * sim->threads + thread], (uint32_t)known->write_count,
-        false};
+    list->items[list->count++] =
+        (pending_t){thread, sim->clocks[(size_t)thread * sim->threads + thread],
+                    (uint32_t)known->write_count, false};
     known->writes[known->write_count++] = WEFTI_NOBODY;
     return WEFT_OK;
 }

@@ -126,9 +126,9 @@ static weft_status_t keep(one_t *one, const wefti_step_t *step)
     wefti_step_t kept = *step;
     WEFT_RETURN_IF_ERROR(append_others(one));
     if (is_move(step)) {
-        WEFT_RETURN_IF_ERROR(wefti_schedule_add_operands(
-            one->to, one->from->operands + step->move.operand, operand_count(step),
-            &kept.move.operand));
+        WEFT_RETURN_IF_ERROR(wefti_schedule_add_operands(one->to,
+                                                         one->from->operands + step->move.operand,
+                                                         operand_count(step), &kept.move.operand));
     }
     return append(one, &kept);
 }
@@ -185,8 +185,8 @@ static weft_status_t reduce(one_t *one, wefti_schedule_t *schedule)
             } else if (is_move(step)) {
                 find_targets(one, step);
                 wefti_lower_count_slots(&one->l, from.rank, step,
-                                        from.operands + step->move.operand,
-                                        &schedule->stage_slots, &schedule->stage_wide_slots);
+                                        from.operands + step->move.operand, &schedule->stage_slots,
+                                        &schedule->stage_wide_slots);
             }
         }
         status = status >= 0 ? append_others(one) : status;
@@ -209,8 +209,7 @@ static weft_status_t begin(one_t *one, const wefti_schedule_t *own)
     }
     one->l.row = one->row;
     one->l.put_targets = wefti_alloc(
-        one->l.allocator,
-        (size_t)rows * wefti_block_count(one->l.params, &own->resources) + 1);
+        one->l.allocator, (size_t)rows * wefti_block_count(one->l.params, &own->resources) + 1);
     WEFT_RETURN_IF_NO_MEMORY(one->l.put_targets);
     return WEFT_OK;
 }

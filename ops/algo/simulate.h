@@ -104,7 +104,7 @@ struct wefti_sim {
     const weft_allocator_t *allocator;
     weft_algo_resources_t resources;
     uint32_t ranks, lanes, threads, runs, blocks;
-    bool symbols; /* memory is simulated, else only who waits for whom */
+    bool symbols;               /* memory is simulated, else only who waits for whom */
     const wefti_links_t *links; /* NULL: everything is reached */
     wefti_sim_visit_fn visit;
     void *user;

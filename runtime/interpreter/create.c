@@ -104,8 +104,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 }
 
 /* What a run needs of all ranks' lowered schedules; this rank's stays. */
-static weft_status_t take(wefti_run_t *run, const wefti_links_t *links,
-                          wefti_schedule_t *schedules)
+static weft_status_t take(wefti_run_t *run, const wefti_links_t *links, wefti_schedule_t *schedules)
 {
     const weft_algo_params_t *params = &run->params;
     run->lanes = schedules[0].resources.lanes;
@@ -171,6 +170,13 @@ static weft_status_t reserve_lists(wefti_run_t *run)
     return WEFT_OK;
 }
 
+/* What a run has for itself. */
+static weft_status_t add_own(wefti_run_t *run)
+{
+    WEFT_RETURN_IF_ERROR(wefti_tasks_reserve(&run->tasks, &run->params, &run->schedule));
+    return reserve_lists(run);
+}
+
 weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
                                const wefti_links_t *links, const weft_allocator_t *allocator,
                                wefti_run_t **out_run)
@@ -183,6 +189,9 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     run->schedule.allocator = allocator;
     run->tasks.allocator = allocator;
     run->params = *params;
+    run->users = wefti_alloc(allocator, sizeof *run->users);
+    WEFT_TRY(status, run->users != NULL ? WEFT_OK : WEFT_ERR_NO_MEMORY, fail);
+    *run->users = 1;
     WEFT_TRY(status, build(run, algorithm, links), fail);
     run->lanes = run->schedule.resources.lanes;
     run->phases = run->schedule.resources.phases;
@@ -190,18 +199,44 @@ weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_alg
     run->sets[WEFTI_SCRATCH] = larger(run->schedule.resources.scratch_sets, 1);
     run->sets[WEFTI_STAGE] = run->sets[WEFTI_STAGE_WIDE] = larger(run->schedule.stage_sets, 1);
     WEFT_TRY(status, wefti_schedule_check(params, &run->schedule), fail);
-    WEFT_TRY(status, wefti_tasks_reserve(&run->tasks, params, &run->schedule), fail);
-    WEFT_TRY(status, reserve_lists(run), fail);
     /* Borrowed for building only. */
     run->params.order_sizes = run->params.host_sizes = NULL;
     run->params.order_size_count = run->params.host_count = 0;
     run->params.host_of = run->params.rail_of = run->params.rack_of = NULL;
     run->params.host_of_count = 0;
+    WEFT_TRY(status, add_own(run), fail);
     *out_run = run;
     return WEFT_OK;
 fail:
     wefti_run_destroy(run);
     return status;
+}
+
+weft_status_t wefti_run_create_like(const wefti_run_t *like, wefti_run_t **out_run)
+{
+    *out_run = NULL;
+    wefti_run_t *run = wefti_alloc(like->allocator, sizeof *run);
+    WEFT_RETURN_IF_NO_MEMORY(run);
+    *run = (wefti_run_t){.allocator = like->allocator,
+                         .params = like->params,
+                         .users = like->users,
+                         .schedule = like->schedule,
+                         .lanes = like->lanes,
+                         .phases = like->phases,
+                         .sent = like->sent,
+                         .arrived = like->arrived,
+                         .settles_each = like->settles_each,
+                         .tasks.allocator = like->allocator};
+    memcpy(run->slots, like->slots, sizeof run->slots);
+    memcpy(run->sets, like->sets, sizeof run->sets);
+    ++*run->users;
+    weft_status_t status = add_own(run);
+    if (status < 0) {
+        wefti_run_destroy(run);
+        return status;
+    }
+    *out_run = run;
+    return WEFT_OK;
 }
 
 void wefti_run_destroy(wefti_run_t *run)
@@ -210,9 +245,12 @@ void wefti_run_destroy(wefti_run_t *run)
         return;
     }
     wefti_run_settle(run); /* what is lent points here */
-    wefti_schedule_deinit(&run->schedule);
+    if (run->users != NULL && --*run->users == 0) {
+        wefti_schedule_deinit(&run->schedule);
+        wefti_free(run->allocator, run->sent);
+        wefti_free(run->allocator, run->users);
+    }
     wefti_tasks_deinit(&run->tasks);
-    wefti_free(run->allocator, run->sent);
     wefti_free(run->allocator, (void *)run->sources);
     wefti_free(run->allocator, run->wide);
     wefti_free(run->allocator, run->destinations);

@@ -14,6 +14,7 @@ typedef struct wefti_run_lane {
 struct wefti_run {
     const weft_allocator_t *allocator;
     weft_algo_params_t params;
+    uint32_t *users; /* runs that share the schedule, and sent */
     wefti_schedule_t schedule;
     uint32_t lanes, phases;
     /* Of scratch and staging, as many as the rank has that has most: slots of one set, and sets. */

@@ -107,11 +107,14 @@ typedef struct wefti_run wefti_run_t;
 
 /*
  * The schedule of params->rank, lowered to links: what the group's ranks can do with each other's
- * memory. Where it is not just shared, that builds the schedules of all ranks.
+ * memory. Where it is not just shared, that builds the schedules of all ranks, one after the other,
+ * or at once if buffers are hidden or the algorithm is a user's.
  */
 weft_status_t wefti_run_create(const weft_algorithm_t *algorithm, const weft_algo_params_t *params,
                                const wefti_links_t *links, const weft_allocator_t *allocator,
                                wefti_run_t **out_run);
+/* Another run of the same schedule, which both share. One thread creates and destroys them. */
+weft_status_t wefti_run_create_like(const wefti_run_t *like, wefti_run_t **out_run);
 void wefti_run_destroy(wefti_run_t *run); /* accepts NULL */
 const wefti_schedule_t *wefti_run_schedule(const wefti_run_t *run);
 

@@ -10,6 +10,8 @@
  */
 #include "runtime/plan/session.h"
 
+#include <string.h>
+
 #include "ops/algo/table.h"
 
 #include "runtime/base/error.h"
@@ -37,6 +39,27 @@ static uint32_t side_blocks(const wefti_side_t *side, const weft_algo_params_t *
                                                 : 1;
 }
 
+static bool same_params(const weft_algo_params_t *a, const weft_algo_params_t *b)
+{
+    return a->op == b->op && a->root == b->root && a->peer == b->peer &&
+           a->in_place == b->in_place && a->order == b->order &&
+           a->order_size_count == b->order_size_count &&
+           (a->order_size_count == 0 || memcmp(a->order_sizes, b->order_sizes,
+                                               a->order_size_count * sizeof *a->order_sizes) == 0);
+}
+
+/* The run of an earlier use of the group whose schedule is the same; NULL: there is none. */
+static const wefti_run_t *find_like(const weft_session_t *session, const wefti_bound_run_t *bound)
+{
+    for (const wefti_bound_run_t *other = session->runs; other < bound; other++) {
+        if (other->run != NULL && other->group == bound->group &&
+            other->algorithm == bound->algorithm && same_params(&other->params, &bound->params)) {
+            return other->run;
+        }
+    }
+    return NULL;
+}
+
 /* The run of one use, whose call is filled in but for its offsets, and its memory: offsets for now.
  */
 static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
@@ -48,6 +71,8 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     const wefti_bound_group_t *group = wefti_session_group(session, planned);
     wefti_links_t links = {.memory_of = group->host_of};
     bound->group = group;
+    bound->algorithm = algorithm;
+    bound->params = *params;
     const wefti_run_call_t *call = &bound->call;
     bound->send_blocks = side_blocks(&wefti_collective_of(params->op)->send, params);
     bound->recv_blocks = side_blocks(&wefti_collective_of(params->op)->recv, params);
@@ -58,8 +83,10 @@ static weft_status_t make_run(weft_session_t *session, wefti_bound_run_t *bound,
     WEFT_RETURN_IF_NO_MEMORY(bound->offsets);
     bound->call.send = bound->offsets;
     bound->call.recv = bound->offsets + n;
-    WEFT_RETURN_IF_ERROR(
-        wefti_run_create(algorithm, params, &links, session->allocator, &bound->run));
+    const wefti_run_t *like = find_like(session, bound);
+    WEFT_RETURN_IF_ERROR(like != NULL ? wefti_run_create_like(like, &bound->run)
+                                      : wefti_run_create(algorithm, params, &links,
+                                                         session->allocator, &bound->run));
     uint32_t lanes = wefti_run_schedule(bound->run)->resources.lanes;
     WEFT_RETURN_IF_ERROR(wefti_run_counters_init(&bound->counters, n, lanes, session->allocator));
     /* As much as a group has: larger buckets go through it in chunks, which stay in cache. */

@@ -89,7 +89,10 @@ typedef struct wefti_staged_stream {
 
 /* A collective that the interpreter runs at one place of a program. */
 typedef struct wefti_bound_run {
-    wefti_run_t *run; /* NULL: records do it */
+    wefti_run_t
+        *run; /* NULL: records do it; uses with equal algorithm and params share one schedule */
+    const weft_algorithm_t *algorithm;
+    weft_algo_params_t params;
     wefti_run_counters_t counters;
     wefti_run_memory_t memory;
     wefti_run_call_t call;

@@ -28,9 +28,25 @@ typedef struct rank {
     weft_status_t status;
     char message[512];
     char digest[65];
-    uint32_t interpreted;
+    uint32_t interpreted, schedules; /* collectives; different schedules of their uses */
     pthread_t thread;
 } rank_t;
+
+/* Uses whose schedule no earlier use has. */
+static uint32_t count_schedules(const weft_session_t *session)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < session->run_slots; i++) {
+        bool shared = session->runs[i].run == NULL;
+        for (uint32_t k = 0; k < i && !shared; k++) {
+            shared =
+                session->runs[k].run != NULL && wefti_run_schedule(session->runs[k].run)->steps ==
+                                                    wefti_run_schedule(session->runs[i].run)->steps;
+        }
+        count += !shared;
+    }
+    return count;
+}
 
 static weft_status_t train_once(rank_t *rank, const weft_session_params_t *params,
                                 weft_session_t **out_session)
@@ -39,6 +55,7 @@ static weft_status_t train_once(rank_t *rank, const weft_session_params_t *param
     for (uint32_t i = 0; status >= 0 && i < rank->plan->collective_count; i++) {
         rank->interpreted += (*out_session)->interpreted[i];
     }
+    rank->schedules = status >= 0 ? count_schedules(*out_session) : 0;
     for (uint32_t step = 0; step < STEPS && status >= 0; step++) {
         status = support_feed(*out_session, rank->plan, (uint32_t)rank->params.rank, step);
         status = status >= 0 ? weft_session_step(*out_session) : status;
@@ -117,6 +134,8 @@ static void run_ranks(weft_plan_t *plan, const options_t *options, rank_t *ranks
     weft_hub_destroy(hub);
 }
 
+static uint32_t schedules; /* of the sessions that train() made */
+
 /* Trains and gives back how many collectives were interpreted; every rank's digest is the same. */
 static uint32_t train(weft_plan_t *plan, const options_t *options, char digest[65])
 {
@@ -128,7 +147,9 @@ static uint32_t train(weft_plan_t *plan, const options_t *options, char digest[6
         }
         assert_int_equal(ranks[r].status, WEFT_OK);
         assert_string_equal(ranks[r].digest, ranks[0].digest);
+        assert_int_equal(ranks[r].schedules, ranks[0].schedules);
     }
+    schedules = ranks[0].schedules;
     strcpy(digest, ranks[0].digest);
     return ranks[0].interpreted;
 }
@@ -205,6 +226,8 @@ static void test_plans_run_over_links_that_put(void **state)
                              .host_of = hosts[i]};
         assert_int_equal(train(plan, &options, digest), plan->collective_count);
         assert_string_equal(digest, expected);
+        print_message("%u schedules for %u collectives\n", schedules, plan->collective_count);
+        assert_true(schedules < plan->collective_count);
     }
     weft_plan_release(plan);
 }

@@ -670,27 +670,17 @@ static bool are_built(const run_t *run, const sim_schedules_t *known)
            memcmp(known->rank_of, run->division->first, known->count * sizeof *known->rank_of) == 0;
 }
 
-static weft_status_t build_schedules(run_t *run)
+static weft_status_t build_classes(const run_t *run, const wefti_rank_numbers_t *numbers,
+                                   sim_schedules_t *out)
 {
-    sim_schedules_t *out = &run->world->schedules;
     uint32_t count = run->division->count;
     uint64_t steps = 0;
-    if (are_built(run, out)) {
-        return WEFT_OK;
-    }
-    wefti_sim_schedules_deinit(out);
-    out->algorithm = run->call->algorithm;
-    out->params = run->call->params;
-    out->stride = run->call->stride;
-    out->list = wefti_alloc(NULL, (count + 1ul) * sizeof *out->list);
-    out->rank_of = wefti_alloc(NULL, (count + 1ul) * sizeof *out->rank_of);
-    WEFT_RETURN_IF_NO_MEMORY(out->list && out->rank_of);
     for (; out->count < count; out->count++) {
         weft_algo_params_t params = run->call->params;
         out->rank_of[out->count] = run->division->first[out->count];
         params.rank = wefti_sim_group_rank(run->call, out->rank_of[out->count]);
-        WEFT_RETURN_IF_ERROR(
-            wefti_schedule_build(run->call->algorithm, &params, NULL, &out->list[out->count]));
+        WEFT_RETURN_IF_ERROR(wefti_schedule_build_numbered(run->call->algorithm, &params, numbers,
+                                                           NULL, &out->list[out->count]));
         steps += out->list[out->count].step_count;
         if (steps > MOST_STEPS) {
             out->count++;
@@ -702,6 +692,27 @@ static weft_status_t build_schedules(run_t *run)
         }
     }
     return WEFT_OK;
+}
+
+static weft_status_t build_schedules(run_t *run)
+{
+    sim_schedules_t *out = &run->world->schedules;
+    uint32_t count = run->division->count;
+    wefti_rank_numbers_t numbers;
+    if (are_built(run, out)) {
+        return WEFT_OK;
+    }
+    wefti_sim_schedules_deinit(out);
+    out->algorithm = run->call->algorithm;
+    out->params = run->call->params;
+    out->stride = run->call->stride;
+    out->list = wefti_alloc(NULL, (count + 1ul) * sizeof *out->list);
+    out->rank_of = wefti_alloc(NULL, (count + 1ul) * sizeof *out->rank_of);
+    WEFT_RETURN_IF_NO_MEMORY(out->list && out->rank_of);
+    WEFT_RETURN_IF_ERROR(wefti_rank_numbers_init(&numbers, &run->call->params));
+    weft_status_t status = build_classes(run, &numbers, out);
+    wefti_rank_numbers_deinit(&numbers);
+    return status;
 }
 
 static weft_status_t build_actors(run_t *run)

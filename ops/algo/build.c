@@ -65,7 +65,8 @@ static weft_status_t check_placement(const weft_algo_params_t *params)
     return status;
 }
 
-weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
+/* What takes no loop over ranks. */
+static weft_status_t check_call(const weft_algo_params_t *params)
 {
     if (!wefti_collective_known(params->op)) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "unknown collective operator %d",
@@ -95,8 +96,13 @@ weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
         return wefti_error(WEFT_ERR_UNSUPPORTED, "%s: in place is not supported",
                            weft_collective_name(params->op));
     }
-    weft_status_t status = WEFT_OK;
-    if (params->order == WEFT_ORDER_BLOCKS) {
+    return WEFT_OK;
+}
+
+weft_status_t wefti_algo_params_check(const weft_algo_params_t *params)
+{
+    weft_status_t status = check_call(params);
+    if (status >= 0 && params->order == WEFT_ORDER_BLOCKS) {
         status = check_sizes(params, "block", params->order_sizes, params->order_size_count);
     }
     if (status >= 0 && params->host_count > 0) {
@@ -155,7 +161,7 @@ weft_status_t wefti_schedule_build_numbered(const weft_algorithm_t *algorithm,
 {
     *out = (wefti_schedule_t){
         .allocator = allocator, .algorithm = algorithm, .rank = params->rank, .stage_sets = 1};
-    weft_status_t status = wefti_algo_params_check(params);
+    weft_status_t status = numbers->checked ? check_call(params) : wefti_algo_params_check(params);
     if (status < 0) {
         return status;
     }

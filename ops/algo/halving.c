@@ -57,6 +57,17 @@ static uint32_t owner(const halving_t *h, uint32_t base, uint32_t level, uint32_
     return base + at;
 }
 
+/* Residues that rank owns in any subtree from base are this far apart: their lowest bits are those
+ * of its distance from base. */
+static uint32_t residue_step(uint32_t rank, uint32_t base)
+{
+    uint32_t step = 1;
+    while (step <= rank - base) {
+        step *= 2;
+    }
+    return step;
+}
+
 /* Blocks with this residue modulo 2^level, as indices of a user's buffer. */
 static weft_blocks_t blocks_of(const halving_t *h, uint32_t residue, uint32_t level)
 {
@@ -115,9 +126,13 @@ static void join(const halving_t *h, uint32_t base, uint32_t level)
     uint32_t r = h->params->rank;
     uint32_t right = base + (1u << level);
     bool last = level + 1 == h->levels;
-    for (uint32_t residue = 0; residue < 2u << level; residue++) {
+    uint32_t step = residue_step(r, base);
+    for (uint32_t residue = r - base; residue < 2u << level; residue += step) {
+        if (owner(h, base, level + 1, residue) != r) {
+            continue;
+        }
         weft_blocks_t blocks = blocks_of(h, residue, level + 1);
-        if (owner(h, base, level + 1, residue) != r || blocks.count == 0) {
+        if (blocks.count == 0) {
             continue;
         }
         uint32_t low = owner(h, base, level, residue);
@@ -155,11 +170,16 @@ static void all_gather_phase(const halving_t *h, uint32_t phase)
     for (uint32_t k = h->levels; k-- > 0; phase++) {
         uint32_t base = (r >> (k + 1)) << (k + 1);
         uint32_t own_base = (r >> k) << k;
-        for (uint32_t residue = 0; residue < 2u << k && base + (1u << k) < h->n; residue++) {
+        uint32_t step = residue_step(r, own_base);
+        for (uint32_t residue = r - own_base; residue < 2u << k && base + (1u << k) < h->n;
+             residue += step) {
             uint32_t from = owner(h, base, k + 1, residue);
-            weft_blocks_t blocks = blocks_of(h, residue, k + 1);
             bool wanted = !complete && from != r && owner(h, own_base, k, residue) == r;
-            if (!wanted || blocks.count == 0) {
+            if (!wanted) {
+                continue;
+            }
+            weft_blocks_t blocks = blocks_of(h, residue, k + 1);
+            if (blocks.count == 0) {
                 continue;
             }
             wefti_wait(h->b, from, phase);
@@ -233,9 +253,10 @@ static void broadcast(const weft_algo_params_t *params, weft_schedule_builder_t 
     } else {
         wefti_wait(b, params->root, 1);
     }
-    for (uint32_t residue = 0; residue < 1u << h.levels && r != params->root; residue++) {
-        weft_blocks_t blocks = blocks_of(&h, residue, h.levels);
+    uint32_t step = residue_step(r, 0);
+    for (uint32_t residue = r; residue < 1u << h.levels && r != params->root; residue += step) {
         if (owner(&h, 0, h.levels, residue) == r) {
+            weft_blocks_t blocks = blocks_of(&h, residue, h.levels);
             weft_schedule_copy(b, 0, wefti_at(r, WEFT_ALGO_BUFFER_RECV, blocks.first),
                                wefti_at(params->root, WEFT_ALGO_BUFFER_SEND, blocks.first), blocks);
         }

@@ -62,7 +62,9 @@ weft_status_t wefti_rank_numbers_init(wefti_rank_numbers_t *numbers,
                                       const weft_algo_params_t *params)
 {
     uint32_t n = params->group_size;
-    *numbers = (wefti_rank_numbers_t){0};
+    weft_algo_params_t of_group = *params;
+    of_group.rank = 0;
+    *numbers = (wefti_rank_numbers_t){.checked = wefti_algo_params_check(&of_group) >= 0};
     /* What else is wrong with the parameters, building reports. */
     if (n == 0 || n > WEFTI_MAX_GROUP || params->host_of == NULL ||
         !in_range(params->host_of, params) || !in_range(params->rack_of, params)) {
@@ -92,7 +94,8 @@ weft_status_t wefti_rank_numbers_init(wefti_rank_numbers_t *numbers,
         part[i] = params->host_of[lists[i]];
         other[i] = params->rack_of != NULL ? params->rack_of[lists[i]] : 0;
     }
-    *numbers = (wefti_rank_numbers_t){.rank_at = lists,
+    *numbers = (wefti_rank_numbers_t){.checked = numbers->checked,
+                                      .rank_at = lists,
                                       .number_of = number_of,
                                       .host_of = part,
                                       .rack_of = params->rack_of != NULL ? other : NULL};

@@ -127,7 +127,8 @@ weft_status_t wefti_schedule_build(const weft_algorithm_t *algorithm,
                                    const weft_allocator_t *allocator, wefti_schedule_t *out);
 /* The same for many ranks of a group: numbers of params, which may be empty. */
 typedef struct wefti_rank_numbers {
-    uint32_t *rank_at;   /* [number], or NULL: numbers are ranks */
+    bool checked;      /* params are valid but for the rank: a check takes a loop over all ranks */
+    uint32_t *rank_at; /* [number], or NULL: numbers are ranks */
     uint32_t *number_of; /* [rank] */
     uint32_t *host_of;   /* [number] as params have it by rank */
     uint32_t *rack_of;   /* [number] likewise; NULL: no racks */

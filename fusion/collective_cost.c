@@ -162,7 +162,7 @@ static weft_status_t from_table(const wefti_costs_t *costs, weft_collective_t op
     sim_group_t *described = rules != NULL ? rules->described : NULL;
     bool all = described != NULL || world_size < MOST_RANKS;
     weft_algo_params_t params = wefti_rules_params(rules, op, all ? world_size : MOST_RANKS, true);
-    const weft_algorithm_t *fixed = wefti_rules_fixed(rules, op);
+    const weft_algorithm_t *fixed = wefti_rules_fixed(rules, op, world_size);
     wefti_bucket_piece_t *pieces = wefti_arena_array(arena, WEFTI_MAX_CANDIDATES, sizeof(*pieces));
     *out_cost = (wefti_bucket_cost_t){.pieces = pieces};
     if (pieces == NULL) {

@@ -44,6 +44,7 @@ done:
     wefti_sim_forget_divisions(&c.world);
     wefti_sim_world_deinit(&c.world);
     wefti_cluster_deinit(&c.cluster);
+    wefti_rules_deinit(&c.rules);
     wefti_costs_deinit(&c.costs);
     wefti_arena_deinit(&c.arena);
     return status;

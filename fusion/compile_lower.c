@@ -277,6 +277,7 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     }
     WEFT_TRY(status, wefti_compile_lower_params(c, &params), fail);
     WEFT_TRY(status, wefti_lower(c->graph, &params, &plan), fail);
+    WEFT_TRY(status, wefti_rules_give_files(&c->rules, plan), fail);
     WEFT_TRY(status, check_limit(c, plan), fail);
     WEFT_TRY(status, check_kernels(c, plan), fail);
     WEFT_TRY(status, predict_kernels(c, plan), fail);
@@ -288,7 +289,9 @@ weft_status_t wefti_compile_lower(wefti_compiler_t *c, weft_plan_t **out_plan)
     WEFT_TRY(status, wefti_plan_seal(plan), fail);
     WEFT_TRY(status, wefti_plan_verify(plan, c->params.registry), fail);
     if (c->emit != NULL) {
-        WEFT_TRY(status, wefti_compiled_write(&c->given, c->graph, plan, &c->arena, c->emit), fail);
+        WEFT_TRY(status,
+                 wefti_compiled_write(&c->given, &c->rules, c->graph, plan, &c->arena, c->emit),
+                 fail);
     }
     if (c->compiled.known) {
         wefti_compiled_compare(&c->compiled, plan, &c->log);

@@ -319,7 +319,8 @@ weft_status_t wefti_compile_read_params(wefti_compiler_t *c, const weft_compile_
     } else {
         wefti_costs_default(&c->costs, c->allocator);
     }
-    WEFT_RETURN_IF_ERROR(wefti_rules_read(&c->params, c->place, &c->rules));
+    WEFT_RETURN_IF_ERROR(
+        wefti_rules_read(&c->params, c->place, &c->mesh, &c->compiled, &c->arena, &c->rules));
     c->rules.described = c->world.ranks > 0 ? &c->described : NULL;
     const wefti_axis_t *data = c->mesh.axis_count > 0 ? &c->axes[WEFTI_GROUP_DATA - 1] : NULL;
     uint32_t reducers = data != NULL ? data->size : c->params.world_size;

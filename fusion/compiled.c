@@ -155,12 +155,12 @@ static weft_status_t write_choices(const wefti_graph_t *graph, const weft_plan_t
     return WEFT_OK;
 }
 
-weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_graph_t *graph,
-                                   const weft_plan_t *plan, wefti_arena_t *arena,
-                                   wefti_onnx_emit_t *emit)
+weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_rules_t *rules,
+                                   const wefti_graph_t *graph, const weft_plan_t *plan,
+                                   wefti_arena_t *arena, wefti_onnx_emit_t *emit)
 {
     weft_status_t status;
-    wefti_onnx_property_t properties[MAX_PROPERTIES + 1];
+    wefti_onnx_property_t properties[MAX_PROPERTIES + WEFTI_PLAN_MAX_ALGORITHM_FILES + 1];
     uint32_t count = 0;
     WEFT_TRY(status, write_choices(graph, plan, arena, emit), fail);
     const weft_compile_option_t *option;
@@ -173,6 +173,13 @@ weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const we
             properties[count++] = (wefti_onnx_property_t){option->name, text};
         }
     }
+    for (uint32_t i = 0; i < rules->file_count; i++) {
+        const char *key =
+            wefti_arena_printf(arena, WEFTI_RULES_FILE_PROPERTY "%s", rules->files[i].path);
+        status = key == NULL ? WEFT_ERR_NO_MEMORY : status;
+        properties[count++] = (wefti_onnx_property_t){key, rules->files[i].text};
+    }
+    WEFT_TRY(status, status, fail);
     weft_plan_info_t info = WEFT_PLAN_INFO_INIT;
     WEFT_TRY(status, weft_plan_get_info(plan, &info), fail);
     properties[count++] = (wefti_onnx_property_t){"structure", info.structure_digest};

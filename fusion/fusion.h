@@ -64,9 +64,11 @@ typedef struct wefti_compiled {
 } wefti_compiled_t;
 weft_status_t wefti_compiled_params(weft_compile_params_t *params, wefti_arena_t *arena,
                                     wefti_compiled_t *out);
-/* Writes what wefti_onnx_emit_begin took, with the choices of the plan and params as the caller
- * gave them. */
-weft_status_t wefti_compiled_write(const weft_compile_params_t *params, const wefti_graph_t *graph,
+struct wefti_rules;
+/* Writes what wefti_onnx_emit_begin took, with the choices of the plan, the files of rules, and
+ * params as the caller gave them. */
+weft_status_t wefti_compiled_write(const weft_compile_params_t *params,
+                                   const struct wefti_rules *rules, const wefti_graph_t *graph,
                                    const weft_plan_t *plan, wefti_arena_t *arena,
                                    wefti_onnx_emit_t *emit);
 /* Warns if the plan is not the one that was written. */
@@ -141,16 +143,33 @@ typedef struct wefti_plan_place {
     const uint32_t *rack_of;      /* [world_size], or NULL: one */
     const char *summary, *digest; /* "2 hosts x 4 ranks"; of the placement */
 } wefti_plan_place_t;
+/* A file of MSCCL that algo names. */
+typedef struct wefti_rules_file {
+    const char *path, *text;
+    size_t size_bytes;
+    const weft_algorithm_t *algorithm;
+    uint32_t ranks; /* that it is for */
+} wefti_rules_file_t;
 /* rules.c: what the parameters algo and order, and the topology, state of all collectives. */
 typedef struct wefti_rules {
     const wefti_plan_place_t *place; /* NULL: one host */
     struct sim_group *described;     /* predicts for ranks of a described cluster, or NULL */
     wefti_order_setting_t order;
     const char *order_text;
-    const weft_algorithm_t *fixed[WEFTI_OPS]; /* NULL: by cost */
+    const weft_algorithm_t *fixed[WEFTI_OPS]; /* NULL: by cost, or by a file */
+    wefti_rules_file_t files[WEFTI_PLAN_MAX_ALGORITHM_FILES];
+    uint32_t file_count;
+    weft_registry_t *registry; /* that has the algorithms of files; owned */
 } wefti_rules_t;
+/* Texts that a compiled graph has of its files: the property "file:PATH". */
+#define WEFTI_RULES_FILE_PROPERTY "file:"
+/* Files are read unless properties have their texts. Also after an error the caller deinits rules. */
 weft_status_t wefti_rules_read(const weft_compile_params_t *params, const wefti_plan_place_t *place,
-                               wefti_rules_t *out_rules);
+                               const wefti_mesh_t *mesh, const wefti_compiled_t *compiled,
+                               wefti_arena_t *arena, wefti_rules_t *out_rules);
+void wefti_rules_deinit(wefti_rules_t *rules);
+/* Gives the plan the files, all of which must serve one of its collectives. */
+weft_status_t wefti_rules_give_files(wefti_rules_t *rules, weft_plan_t *plan);
 /* What an algorithm has to serve; rules NULL: the order of ranks, on one host. Points into rules. */
 weft_algo_params_t wefti_rules_params(const wefti_rules_t *rules, weft_collective_t op,
                                       uint32_t ranks, bool in_place);
@@ -158,12 +177,9 @@ weft_algo_params_t wefti_rules_params(const wefti_rules_t *rules, weft_collectiv
 weft_status_t wefti_rules_of_axis(const wefti_rules_t *rules, const wefti_axis_t *axis,
                                   uint32_t world_size, wefti_arena_t *arena,
                                   const wefti_rules_t **out_rules);
-/* The algorithm that the rules fix for an operator, or NULL. */
-static inline const weft_algorithm_t *wefti_rules_fixed(const wefti_rules_t *rules,
-                                                        weft_collective_t op)
-{
-    return rules != NULL ? rules->fixed[op] : NULL;
-}
+/* The algorithm that the rules fix for an operator of so many ranks, or NULL. */
+const weft_algorithm_t *wefti_rules_fixed(const wefti_rules_t *rules, weft_collective_t op,
+                                          uint32_t ranks);
 /* An error of field algo where params exclude the algorithm: the reason, and what could run. */
 weft_status_t wefti_rules_check(const weft_algorithm_t *algorithm,
                                 const weft_algo_params_t *params);

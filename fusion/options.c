@@ -172,8 +172,10 @@ static const weft_compile_option_t table[] = {
     {FIELD(algo), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_RECORDED | WEFT_OPTION_FLAG_LIST, "algo",
      "OP=NAME",
      .help =
-         "algorithm of a collective, such as all_reduce=ring, in place of the choice by cost; an "
-         "error if it cannot run on these ranks and hosts or does not keep the order"},
+         "algorithm of a collective, such as all_reduce=ring, or a file of MSCCL, such as "
+         "ring.xml, "
+         "which the plan then contains, in place of the choice by cost; an error if it cannot run "
+         "on these ranks and hosts or does not keep the order"},
     {FIELD(order), WEFT_OPTION_TYPE_TEXT, WEFT_OPTION_FLAG_RECORDED, "order", "ORDER",
      .by_default = "tree",
      .help = "order in which reductions combine ranks: tree, any (admits all algorithms; bits "

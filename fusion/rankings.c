@@ -83,7 +83,7 @@ static weft_status_t predict(const wefti_rankings_t *r, const weft_algo_params_t
     uint32_t low_count, middle_count, high_count, elem = ranking->elem_bytes;
     uint32_t most = r->most > 0 ? r->most : WEFTI_MAX_CANDIDATES;
     bool mesh = false, anywhere = false;
-    const weft_algorithm_t *fixed = wefti_rules_fixed(r->rules, params->op);
+    const weft_algorithm_t *fixed = wefti_rules_fixed(r->rules, params->op, params->group_size);
     uint64_t bytes = 1ull << ranking->class;
     WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes, low, &low_count));
     WEFT_RETURN_IF_ERROR(predict_at(r, params, elem, bytes + bytes / 2, middle, &middle_count));

@@ -292,26 +292,18 @@ static wefti_msccl_t *find_loaded(const weft_registry_t *registry, uint64_t dige
     return NULL;
 }
 
-weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char *path,
-                                           const weft_algorithm_t **out_algorithm)
+weft_status_t wefti_registry_load_algorithm(weft_registry_t *registry, const char *path,
+                                            const char *text, size_t size_bytes,
+                                            const weft_algorithm_t **out_algorithm)
 {
-    WEFT_CHECK_ARG(registry);
-    WEFT_CHECK_ARG(path);
-    wefti_msccl_t *loaded = NULL;
-    wefti_mapping_t file;
-    WEFT_RETURN_IF_ERROR(wefti_array_reserve(registry->allocator, &registry->loaded,
-                                             &registry->loaded_capacity, registry->loaded_count + 1,
-                                             sizeof *registry->loaded));
-    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
-    const char *text = (const char *)file.data;
-    wefti_msccl_t *former = find_loaded(registry, wefti_msccl_digest(text, file.size_bytes));
-    weft_status_t status = former != NULL ? WEFT_OK
-                                          : wefti_msccl_parse(path, text, file.size_bytes,
-                                                              registry->allocator, &loaded);
-    wefti_file_unmap(&file);
-    WEFT_RETURN_IF_ERROR(status);
-    if (former == NULL) {
-        status = weft_registry_add_algorithm(registry, wefti_msccl_algorithm(loaded));
+    wefti_msccl_t *loaded = find_loaded(registry, wefti_msccl_digest(text, size_bytes));
+    if (loaded == NULL) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_array_reserve(registry->allocator, &registry->loaded, &registry->loaded_capacity,
+                                registry->loaded_count + 1, sizeof *registry->loaded));
+        WEFT_RETURN_IF_ERROR(
+            wefti_msccl_parse(path, text, size_bytes, registry->allocator, &loaded));
+        weft_status_t status = weft_registry_add_algorithm(registry, wefti_msccl_algorithm(loaded));
         if (status < 0) {
             wefti_msccl_destroy(loaded);
             return status;
@@ -319,9 +311,22 @@ weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char
         registry->loaded[registry->loaded_count++] = loaded;
     }
     if (out_algorithm != NULL) {
-        *out_algorithm = wefti_msccl_algorithm(former != NULL ? former : loaded);
+        *out_algorithm = wefti_msccl_algorithm(loaded);
     }
     return WEFT_OK;
+}
+
+weft_status_t weft_registry_load_algorithm(weft_registry_t *registry, const char *path,
+                                           const weft_algorithm_t **out_algorithm)
+{
+    WEFT_CHECK_ARG(registry);
+    WEFT_CHECK_ARG(path);
+    wefti_mapping_t file;
+    WEFT_RETURN_IF_ERROR(wefti_file_map(path, &file));
+    weft_status_t status = wefti_registry_load_algorithm(registry, path, (const char *)file.data,
+                                                         file.size_bytes, out_algorithm);
+    wefti_file_unmap(&file);
+    return status;
 }
 
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index)

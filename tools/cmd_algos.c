@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/algo/algorithms.h"
+#include "ops/algo/msccl.h"
 #include "ops/cost/cost.h"
 #include "runtime/base/json.h"
 #include "tools/tool.h"
@@ -42,7 +43,9 @@ static const option_def_t own_options[] = {
     {KEY_DTYPE, "dtype", "TYPE", "element type (default f32)"},
     {KEY_COSTS, "costs", "COSTS.json",
      "read measured costs of collectives (default: WEFT_COSTS, or the built-in table)"},
-    {KEY_ALGO, "algo", "NAME", "show only this algorithm; an error if it is not eligible"},
+    {KEY_ALGO, "algo", "NAME",
+     "show only this algorithm, or that of a file of MSCCL (ring.xml); an error if it is not "
+     "eligible"},
     {KEY_JSON, "json", NULL, "print one JSON object"},
     {0, NULL, NULL, NULL},
 };
@@ -53,13 +56,16 @@ const command_t wefti_algos_command = {
     .name = "algos",
     .brief = "show which algorithm a collective uses, and why",
     .synopsis =
-        "[-n N] [--op OP] [--ranks-per-host N,N,..] [--round-robin] [--links KIND] [--order "
-        "ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
+        "[FILE.xml] [-n N] [--op OP] [--ranks-per-host N,N,..] [--round-robin] [--links KIND] "
+        "[--order ORDER] [--costs COSTS.json] [--algo NAME] [--json]",
     .summary =
         "Shows which algorithm the runtime selects for each size, the predicted or measured "
         "time, the second best algorithm, and why other algorithms are not eligible. The "
         "selection uses measured times (weft tune) if the cost table has the group size, and "
-        "predicted times otherwise.",
+        "predicted times otherwise.\n"
+        "\n"
+        "With a file of MSCCL, shows the operator and number of ranks of the file, and the file's "
+        "algorithm among the others.",
     .epilogue = "A size is that of the larger buffer of a rank; the choice holds for sizes up to "
                 "twice as large.\n"
                 "An algorithm marked * has hand-written code for loads and stores, and is selected "
@@ -67,7 +73,8 @@ const command_t wefti_algos_command = {
                 "one is 5 % faster. Other schedules are interpreted.\n"
                 "\n"
                 "example:\n"
-                "  weft algos --op all_reduce --ranks-per-host 4,4\n",
+                "  weft algos --op all_reduce --ranks-per-host 4,4\n"
+                "  weft algos ring.xml --order any\n",
     .options = {own_options},
     .run = run_algos_command,
 };
@@ -83,6 +90,9 @@ typedef struct algos_command {
     weft_order_t order;
     weft_dtype_t dtype;
     const char *costs_path, *algorithm;
+    const char *path; /* of a file of MSCCL, which registry has; NULL: none */
+    weft_registry_t *registry;
+    const weft_algorithm_t *of_file;
     bool json;
     wefti_costs_t costs;
     wefti_text_t text;
@@ -183,7 +193,17 @@ static int handle(void *user, int key, const char *value)
     return EXIT_OK;
 }
 
-static void print_row(const wefti_candidate_t *list, uint32_t count, uint64_t bytes)
+/* " 1.25 times ring" */
+static void print_other(const wefti_candidate_t *list, uint32_t index)
+{
+    if (list[index].reason == NULL && list[0].predicted_ns > 0) {
+        printf("   %.2f times %s%s", list[index].predicted_ns / list[0].predicted_ns,
+               list[index].algorithm->name, list[index].executor ? "*" : "");
+    }
+}
+
+static void print_row(const algos_command_t *command, const wefti_candidate_t *list, uint32_t count,
+                      uint64_t bytes)
 {
     char size[32], name[64];
     const wefti_candidate_t *best = &list[0];
@@ -195,9 +215,10 @@ static void print_row(const wefti_candidate_t *list, uint32_t count, uint64_t by
     }
     printf("  %10s  %-18s %12.2f us %s", wefti_format_bytes(bytes, size), name,
            best->predicted_ns * 1e-3, best->measured ? "(measured)" : "(predicted)");
-    if (count > 1 && list[1].reason == NULL && best->predicted_ns > 0) {
-        printf("   %.2f times %s%s", list[1].predicted_ns / best->predicted_ns,
-               list[1].algorithm->name, list[1].executor ? "*" : "");
+    for (uint32_t i = 1; i < count; i++) {
+        if (i == 1 || list[i].algorithm == command->of_file) {
+            print_other(list, i);
+        }
     }
     puts("");
 }
@@ -279,7 +300,8 @@ static weft_status_t choose(const algos_command_t *command, const weft_algo_para
         size_class *= 2;
     }
     wefti_counts_t counts = {.elem_count = size_class / elem_bytes, .elem_bytes = elem_bytes};
-    wefti_choice_t choice = {.wanted = command->algorithm, .plain = command->plain};
+    wefti_choice_t choice = {
+        .wanted = command->algorithm, .plain = command->plain, .registry = command->registry};
     if (params->op == WEFT_COLLECTIVE_BARRIER) {
         counts.elem_count = 0;
     }
@@ -316,7 +338,7 @@ static weft_status_t show_op(algos_command_t *command, weft_collective_t op)
                 printf("%s, %u rank%s\n", wefti_collective_function(op), command->ranks,
                        wefti_plural(command->ranks));
             }
-            print_row(list, count, bytes);
+            print_row(command, list, count, bytes);
         }
         if (barrier) {
             break;
@@ -347,7 +369,7 @@ static weft_status_t show_all(algos_command_t *command)
         if ((command->op != 0 && command->op != one) || wefti_collective_is_variable(one) ||
             (one == WEFT_COLLECTIVE_SEND_RECV && command->ranks < 2) ||
             (command->op == 0 && command->algorithm != NULL &&
-             wefti_algorithm_find(one, command->algorithm) == NULL)) {
+             weft_registry_find_algorithm(command->registry, one, command->algorithm) == NULL)) {
             continue;
         }
         any = true;
@@ -359,6 +381,32 @@ static weft_status_t show_all(algos_command_t *command)
     return status;
 }
 
+/* The file decides on the operator and the number of ranks. */
+static int load_file(algos_command_t *command)
+{
+    weft_status_t status = weft_registry_create(NULL, &command->registry);
+    status = status < 0 ? status
+                        : weft_registry_load_algorithm(command->registry, command->path,
+                                                       &command->of_file);
+    if (status < 0) {
+        return wefti_status_error("algos", status);
+    }
+    uint32_t ranks = wefti_msccl_of(command->of_file)->gpu_count;
+    if (command->op != 0 && command->op != command->of_file->op) {
+        return wefti_usage_error("algos", "--op %s: %s is an algorithm of %s",
+                                 wefti_collective_function(command->op), command->path,
+                                 wefti_collective_function(command->of_file->op));
+    }
+    if ((command->ranks_given || command->host_count > 0) && command->ranks != ranks) {
+        return wefti_usage_error("algos", "%s: the file describes %u ranks, not %u", command->path,
+                                 ranks, command->ranks);
+    }
+    command->op = command->of_file->op;
+    command->ranks = ranks;
+    command->algorithm = command->algorithm != NULL ? command->of_file->name : NULL;
+    return EXIT_OK;
+}
+
 static int run_algos_command(int argc, char **argv)
 {
     algos_command_t command = {.ranks = 2, .dtype = WEFT_DTYPE_F32};
@@ -367,8 +415,16 @@ static int run_algos_command(int argc, char **argv)
     if (code != EXIT_OK) {
         return code < 0 ? EXIT_OK : code;
     }
-    if (positional != 0) {
-        return wefti_usage_error("algos", "unexpected argument '%s'", argv[1]);
+    command.path = positional > 0 ? argv[1] : NULL;
+    if (positional > 1 || (positional == 1 && !wefti_msccl_is_path(argv[1]))) {
+        return wefti_usage_error("algos", "unexpected argument '%s'", argv[positional]);
+    }
+    if (command.algorithm != NULL && wefti_msccl_is_path(command.algorithm)) {
+        if (command.path != NULL) {
+            return wefti_usage_error("algos", "--algo %s and %s exclude each other",
+                                     command.algorithm, command.path);
+        }
+        command.path = command.algorithm;
     }
     uint64_t placed = 0;
     for (uint32_t host = 0; host < command.host_count; host++) {
@@ -379,6 +435,11 @@ static int run_algos_command(int argc, char **argv)
                                  (unsigned long long)placed, MAX_RANKS);
     }
     command.ranks = placed > 0 && !command.ranks_given ? (uint32_t)placed : command.ranks;
+    code = command.path != NULL ? load_file(&command) : EXIT_OK;
+    if (code != EXIT_OK) {
+        weft_registry_destroy(command.registry);
+        return code;
+    }
     if (command.round_robin && placed == command.ranks) {
         deal_ranks(&command);
     } else {
@@ -410,6 +471,7 @@ static int run_algos_command(int argc, char **argv)
     }
     wefti_text_deinit(&command.text);
     wefti_costs_deinit(&command.costs);
+    weft_registry_destroy(command.registry);
     if (status == (weft_status_t)1) {
         return wefti_usage_error("algos", "no operator matches these options");
     }

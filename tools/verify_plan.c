@@ -73,11 +73,12 @@ static schedule_t *find_case(proof_t *proof, const weft_plan_t *plan,
 }
 
 /* Proves the schedule, or sets left_out; an error is a wrong schedule. */
-static weft_status_t prove_schedule(schedule_t *schedule, const weft_registry_t *registry)
+static weft_status_t prove_schedule(schedule_t *schedule, const weft_plan_t *plan,
+                                    const weft_registry_t *registry)
 {
     uint32_t ranks = schedule->ranks;
     const weft_algorithm_t *algorithm =
-        weft_registry_find_algorithm(registry, schedule->op, schedule->algorithm);
+        wefti_plan_find_algorithm(plan, registry, schedule->op, schedule->algorithm);
     wefti_order_setting_t order;
     WEFT_RETURN_IF_ERROR(wefti_order_parse(schedule->order, &order)); /* the plan was verified */
     weft_algo_params_t params = {.struct_size = sizeof params,
@@ -133,7 +134,7 @@ static weft_status_t prove_schedules(proof_t *proof, const weft_plan_t *plan,
     }
     weft_status_t status = WEFT_OK;
     for (uint32_t i = 0; i < proof->schedule_count && status >= 0; i++) {
-        status = prove_schedule(&proof->schedules[i], registry);
+        status = prove_schedule(&proof->schedules[i], plan, registry);
         proof->proved += proof->schedules[i].left_out == NULL;
         proof->skipped += proof->schedules[i].left_out != NULL;
     }

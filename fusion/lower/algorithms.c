@@ -30,6 +30,7 @@ static weft_status_t make_rankings(wefti_lowering_t *l)
         rankings[g] =
             (wefti_rankings_t){.costs = l->params->costs, .most = MOST_LISTED, .arena = &l->arena};
         rankings[g].rules = l->params->rules;
+        rankings[g].registry = l->params->rules != NULL ? l->params->rules->registry : NULL;
         if (g > 0) {
             WEFT_RETURN_IF_ERROR(wefti_rules_of_axis(l->params->rules, &l->params->mesh.axes[g - 1],
                                                      l->params->world_size, &l->arena,
@@ -220,7 +221,8 @@ weft_status_t wefti_lower_add_algorithms(wefti_lowering_t *l, const wefti_node_t
                                          wefti_plan_collective_t *collective, uint64_t bytes,
                                          const wefti_bucket_cost_t *cost)
 {
-    const weft_algorithm_t *fixed = wefti_rules_fixed(l->params->rules, collective->op);
+    const weft_algorithm_t *fixed =
+        wefti_rules_fixed(l->params->rules, collective->op, ranks_of(l, collective));
     WEFT_RETURN_IF_ERROR(add_ranked(l, collective, bytes, cost));
     if (collective->update != WEFTI_PLAN_NONE) {
         return WEFT_OK;

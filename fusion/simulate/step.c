@@ -166,13 +166,13 @@ static weft_status_t place_group(const sim_world_t *w, sim_scratch_t *scratch, s
 }
 
 /* The first that can run on this many ranks, as bind takes it. */
-static const weft_algorithm_t *choose(const weft_registry_t *registry,
+static const weft_algorithm_t *choose(const weft_plan_t *plan, const weft_registry_t *registry,
                                       const wefti_plan_collective_t *collective,
                                       const weft_algo_params_t *params)
 {
     for (uint32_t i = 0; i < collective->algorithm_count; i++) {
-        const weft_algorithm_t *found =
-            weft_registry_find_algorithm(registry, collective->op, collective->algorithms[i].name);
+        const weft_algorithm_t *found = wefti_plan_find_algorithm(plan, registry, collective->op,
+                                                                  collective->algorithms[i].name);
         if (found != NULL && wefti_algorithm_reason(found, params) == NULL) {
             return found;
         }
@@ -213,7 +213,7 @@ weft_status_t wefti_sim_call(const sim_world_t *w, const weft_plan_t *plan,
     out->counts = (wefti_counts_t){
         .elem_count = count, .elem_bytes = (uint32_t)weft_dtype_size_bytes(collective->dtype)};
     WEFT_RETURN_IF_ERROR(place_group(w, scratch, out));
-    out->algorithm = choose(registry, collective, &out->params);
+    out->algorithm = choose(plan, registry, collective, &out->params);
     return out->algorithm != NULL
                ? wefti_algo_params_check(&out->params)
                : wefti_error(WEFT_ERR_UNSUPPORTED, "no algorithm of %s serves %u ranks",
@@ -240,8 +240,8 @@ static double measured_ns(const replay_t *p, const sim_call_t *call)
 {
     wefti_candidate_t list[WEFTI_MAX_CANDIDATES];
     uint32_t count = 0;
-    wefti_choice_t choice = {
-        .wanted = call->algorithm->name, .registry = p->registry, .planned = true};
+    wefti_choice_t choice = {.wanted = call->algorithm->name, .planned = true};
+    choice.registry = wefti_plan_registry_of(p->plan, p->registry, call->algorithm);
     if (call->params.group_size > WEFTI_MAX_PREDICTED_RANKS || call->stride != 1 ||
         p->world->costs->measured_count == 0 ||
         wefti_cost_choose(p->world->costs, &call->params, &call->counts, &choice, list, &count) <

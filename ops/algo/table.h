@@ -13,6 +13,11 @@ const weft_algorithm_t *wefti_algorithm_find(weft_collective_t op, const char *n
 /* registry.c: the algorithms that were added to registry (may be NULL), likewise. */
 const weft_algorithm_t *wefti_registry_algorithm_at(const weft_registry_t *registry, size_t index);
 
+/* weft_registry_load_algorithm with the text of the file; path is for messages. */
+weft_status_t wefti_registry_load_algorithm(weft_registry_t *registry, const char *path,
+                                            const char *text, size_t size_bytes,
+                                            const weft_algorithm_t **out_algorithm);
+
 /* The reason if algorithm cannot serve params for their order alone, else NULL. */
 const char *wefti_algorithm_order_refusal(const weft_algorithm_t *algorithm,
                                           const weft_algo_params_t *params);

@@ -26,7 +26,7 @@ enum {
     AT_ENTRY_RESERVED = 24,
 };
 
-#define KNOWN_FEATURES (WEFTI_FEATURE_MESH | WEFTI_FEATURE_PLACES)
+#define KNOWN_FEATURES (WEFTI_FEATURE_MESH | WEFTI_FEATURE_PLACES | WEFTI_FEATURE_FILES)
 #define SECTION_OPTIONAL (1u << 0) /* a reader that does not know the kind may skip it */
 
 static void put32(uint8_t *at, uint32_t value)

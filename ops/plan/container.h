@@ -12,6 +12,7 @@
 /* Bits of the required-features word. */
 #define WEFTI_FEATURE_MESH (1ull << 0)   /* collectives of groups, contents per group */
 #define WEFTI_FEATURE_PLACES (1ull << 1) /* kernels and collectives that some ranks run */
+#define WEFTI_FEATURE_FILES (1ull << 2)  /* algorithms that are in the plan as files */
 
 #define WEFTI_CONTAINER_HEADER_BYTES 128u
 #define WEFTI_CONTAINER_ENTRY_BYTES 32u

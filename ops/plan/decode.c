@@ -380,6 +380,26 @@ static weft_status_t decode_mesh(weft_plan_t *plan, const Weft__Plan__Plan *mess
     return WEFT_OK;
 }
 
+static weft_status_t decode_algorithm_files(weft_plan_t *plan, const Weft__Plan__Plan *message)
+{
+    size_t count = message->n_algorithm_files;
+    if (count > WEFTI_PLAN_MAX_ALGORITHM_FILES) {
+        return wefti_error(WEFT_ERR_FORMAT, "plan: too many algorithm files: %zu, limit %u", count,
+                           WEFTI_PLAN_MAX_ALGORITHM_FILES);
+    }
+    plan->algorithm_files = wefti_arena_array(&plan->arena, count, sizeof *plan->algorithm_files);
+    WEFT_RETURN_IF_NO_MEMORY(plan->algorithm_files);
+    plan->algorithm_file_count = (uint32_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const Weft__Plan__AlgorithmFile *in = message->algorithm_files[i];
+        plan->algorithm_files[i] = (wefti_plan_algorithm_file_t){
+            .name = in->name,
+            .text = in->text.len > 0 ? (const char *)in->text.data : "",
+            .size_bytes = in->text.len};
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data, size_t bytes)
 {
     source_t source = {&plan->arena, 0};
@@ -421,6 +441,7 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
     WEFT_RETURN_IF_ERROR(decode_programs(plan, message));
     WEFT_RETURN_IF_ERROR(decode_parameters(plan, message));
     WEFT_RETURN_IF_ERROR(decode_recomputed(plan, message));
+    WEFT_RETURN_IF_ERROR(decode_algorithm_files(plan, message));
     return decode_forecast(plan, message->forecast);
 }
 
@@ -449,7 +470,8 @@ weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t b
     plan->eval_model_bytes = sections[2].size_bytes;
     WEFT_RETURN_IF_ERROR(wefti_plan_seal(plan));
     WEFT_RETURN_IF_ERROR(compare("the structure", &plan->structure_digest, &structure));
-    return compare("the weights", &plan->weights_digest, &weights);
+    WEFT_RETURN_IF_ERROR(compare("the weights", &plan->weights_digest, &weights));
+    return wefti_plan_load_algorithms(plan);
 }
 
 weft_status_t weft_plan_load(const char *path, const weft_registry_t *registry,

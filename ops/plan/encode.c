@@ -400,6 +400,23 @@ static weft_status_t encode_mesh(const weft_plan_t *plan, wefti_arena_t *arena,
     return WEFT_OK;
 }
 
+static weft_status_t encode_algorithm_files(const weft_plan_t *plan, wefti_arena_t *arena,
+                                            Weft__Plan__Plan *message)
+{
+    Weft__Plan__AlgorithmFile *files;
+    message->n_algorithm_files = plan->algorithm_file_count;
+    message->algorithm_files =
+        pointer_array(arena, plan->algorithm_file_count, sizeof *files, &files);
+    WEFT_RETURN_IF_NO_MEMORY(message->algorithm_files);
+    for (uint32_t i = 0; i < plan->algorithm_file_count; i++) {
+        const wefti_plan_algorithm_file_t *in = &plan->algorithm_files[i];
+        weft__plan__algorithm_file__init(&files[i]);
+        files[i].name = text_of(in->name);
+        files[i].text = (ProtobufCBinaryData){in->size_bytes, (uint8_t *)(uintptr_t)in->text};
+    }
+    return WEFT_OK;
+}
+
 weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t *arena,
                                           const uint8_t **out_data, size_t *out_bytes)
 {
@@ -431,6 +448,7 @@ weft_status_t wefti_plan_encode_structure(const weft_plan_t *plan, wefti_arena_t
     WEFT_RETURN_IF_ERROR(encode_forecast(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_parameters(plan, arena, &message));
     WEFT_RETURN_IF_ERROR(encode_recomputed(plan, arena, &message));
+    WEFT_RETURN_IF_ERROR(encode_algorithm_files(plan, arena, &message));
     *out_bytes = weft__plan__plan__get_packed_size(&message);
     if (*out_bytes > WEFTI_PLAN_MAX_STRUCTURE_BYTES) {
         return wefti_error(WEFT_ERR_UNSUPPORTED,
@@ -467,7 +485,8 @@ weft_status_t weft_plan_save(const weft_plan_t *plan, const char *path)
     sections[1] = (wefti_section_t){plan->weights, (size_t)plan->weights_bytes};
     sections[2] = (wefti_section_t){plan->eval_model, (size_t)plan->eval_model_bytes};
     uint64_t features = (plan->mesh.axis_count > 0 ? WEFTI_FEATURE_MESH : 0) |
-                        (plan->place_group != 0 ? WEFTI_FEATURE_PLACES : 0);
+                        (plan->place_group != 0 ? WEFTI_FEATURE_PLACES : 0) |
+                        (plan->algorithm_file_count > 0 ? WEFTI_FEATURE_FILES : 0);
     status = wefti_container_write(path, features, sections, &structure, &weights);
 done:
     wefti_arena_deinit(&arena);

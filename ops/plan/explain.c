@@ -95,6 +95,20 @@ static void add_inference(wefti_text_t *out, const weft_plan_t *plan)
     }
 }
 
+static void add_algorithm_files(wefti_text_t *out, const weft_plan_t *plan)
+{
+    char bytes[32];
+    for (uint32_t i = 0; i < plan->algorithm_file_count; i++) {
+        const wefti_plan_algorithm_file_t *file = &plan->algorithm_files[i];
+        wefti_text_add(out, "  algorithm ");
+        wefti_text_add_printable(out, file->algorithm->name);
+        wefti_text_printf(out, ": %s, in the plan as file ",
+                          wefti_collective_function(file->algorithm->op));
+        wefti_text_add_printable(out, file->name);
+        wefti_text_printf(out, ", %s\n", wefti_format_bytes(file->size_bytes, bytes));
+    }
+}
+
 static void add_head(wefti_text_t *out, const weft_plan_t *plan)
 {
     int trains = plan->kind == WEFT_PLAN_KIND_TRAINING;
@@ -128,6 +142,7 @@ static void add_head(wefti_text_t *out, const weft_plan_t *plan)
                           plan->bits == WEFT_BITS_CPU ? "the bits of the CPU"
                                                       : "bits of the device's own");
     }
+    add_algorithm_files(out, plan);
     wefti_text_printf(out, "  structure %s\n", wefti_digest_hex(&plan->structure_digest, hex));
     wefti_text_printf(out, "  weights   %s\n", wefti_digest_hex(&plan->weights_digest, hex));
 }

@@ -152,6 +152,21 @@ static weft_status_t add_places(wefti_json_t *json, const weft_plan_t *plan)
     return WEFT_OK;
 }
 
+static void add_algorithm_files(wefti_json_t *json, const weft_plan_t *plan)
+{
+    wefti_json_begin_array(json, "algorithm_files");
+    for (uint32_t i = 0; i < plan->algorithm_file_count; i++) {
+        const wefti_plan_algorithm_file_t *file = &plan->algorithm_files[i];
+        wefti_json_begin_object(json, NULL);
+        wefti_json_string(json, "file", file->name);
+        wefti_json_string(json, "algorithm", file->algorithm->name);
+        wefti_json_string(json, "op", weft_collective_name(file->algorithm->op));
+        wefti_json_int(json, "bytes", (int64_t)file->size_bytes);
+        wefti_json_end_object(json);
+    }
+    wefti_json_end_array(json);
+}
+
 weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out)
 {
     const wefti_plan_collective_t *bucket;
@@ -201,6 +216,7 @@ weft_status_t wefti_plan_explain_json(const weft_plan_t *plan, wefti_text_t *out
     }
     wefti_json_end_array(&json);
     wefti_plan_explain_collectives_json(plan, &json);
+    add_algorithm_files(&json, plan);
     add_forecast(&json, &plan->forecast);
     add_streams(&json, plan);
     wefti_json_int(&json, "events", plan->event_count);

@@ -44,6 +44,7 @@ void weft_plan_release(weft_plan_t *plan)
         return;
     }
     const weft_allocator_t *allocator = plan->arena.allocator;
+    weft_registry_destroy(plan->algorithms);
     wefti_arena_deinit(&plan->arena);
     wefti_file_unmap(&plan->mapping);
     wefti_free(allocator, plan);

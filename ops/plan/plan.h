@@ -9,6 +9,7 @@
 #ifndef WEFT_OPS_PLAN_PLAN_H
 #define WEFT_OPS_PLAN_PLAN_H
 
+#include <weft/algo.h>
 #include <weft/passes.h>
 #include <weft/plan.h>
 #include <weft/registry.h>
@@ -224,6 +225,16 @@ typedef struct wefti_plan_recomputed {
     uint64_t ps, bytes; /* of its kernel, of its outputs */
 } wefti_plan_recomputed_t;
 
+/* An XML file of MSCCL that collectives of the plan run by. */
+typedef struct wefti_plan_algorithm_file {
+    const char *name; /* of the file, without folders */
+    const char *text;
+    size_t size_bytes;
+    const weft_algorithm_t *algorithm; /* of the registry algorithms of the plan */
+} wefti_plan_algorithm_file_t;
+
+#define WEFTI_PLAN_MAX_ALGORITHM_FILES 16u
+
 struct weft_plan {
     uint32_t references;
     wefti_arena_t arena;
@@ -263,6 +274,10 @@ struct weft_plan {
     wefti_plan_stream_t *streams;
     wefti_plan_program_t *programs;
     wefti_plan_binding_t *bindings;
+
+    wefti_plan_algorithm_file_t *algorithm_files;
+    uint32_t algorithm_file_count;
+    weft_registry_t *algorithms; /* of these files, proved; NULL: there are none */
 
     /* What is trained, and why; for people. None where the model was a compiled graph. */
     wefti_plan_parameter_t *parameters;
@@ -341,6 +356,15 @@ typedef struct wefti_plan_span {
 weft_status_t wefti_plan_place_spans(const weft_plan_t *plan, uint32_t place, wefti_arena_t *arena,
                                      wefti_plan_span_t **out_spans, uint32_t *out_count);
 const wefti_plan_program_t *wefti_plan_program(const weft_plan_t *plan, const char *name);
+/* algorithms.c: the algorithm called name: of a file in the plan, of the registry (may be NULL), or
+ * built in; NULL: none. */
+const weft_algorithm_t *wefti_plan_find_algorithm(const weft_plan_t *plan,
+                                                  const weft_registry_t *registry,
+                                                  weft_collective_t op, const char *name);
+/* The registry in which a search by name finds algorithm: that of the plan's files, or registry. */
+const weft_registry_t *wefti_plan_registry_of(const weft_plan_t *plan,
+                                              const weft_registry_t *registry,
+                                              const weft_algorithm_t *algorithm);
 /* Does a program of a decoupled plan gather weights, or has flush to run before it? What else it
  * communicates says nothing. */
 bool wefti_plan_gathers_weights(const weft_plan_t *plan, const wefti_plan_program_t *program);

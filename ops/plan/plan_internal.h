@@ -22,6 +22,8 @@ weft_status_t wefti_plan_decode_structure(weft_plan_t *plan, const uint8_t *data
 /* A whole file: header, sections, digests. The plan keeps pointing into data. */
 weft_status_t wefti_plan_decode(weft_plan_t *plan, const uint8_t *data, size_t bytes);
 
+/* Reads and proves the algorithms of the plan's files. */
+weft_status_t wefti_plan_load_algorithms(weft_plan_t *plan);
 weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,
                                  wefti_digest_t *out_weights);
 
@@ -84,6 +86,7 @@ weft_status_t wefti_plan_verify_buffers(const weft_plan_t *plan, wefti_plan_layo
 weft_status_t wefti_plan_verify_kernels(const weft_plan_t *plan, const weft_registry_t *registry);
 weft_status_t wefti_plan_verify_collectives(const weft_plan_t *plan,
                                             const wefti_plan_layout_t *layout);
+weft_status_t wefti_plan_verify_algorithms(const weft_plan_t *plan);
 weft_status_t wefti_plan_verify_sweeps(const weft_plan_t *plan, const wefti_plan_layout_t *layout,
                                        const weft_registry_t *registry);
 weft_status_t wefti_plan_verify_programs(const weft_plan_t *plan);

@@ -222,6 +222,11 @@ static void add_structure(wefti_hasher_t *hasher, const weft_plan_t *plan)
     if (plan->place_group != 0) {
         add_places(hasher, plan);
     }
+    for (uint32_t i = 0; i < plan->algorithm_file_count; i++) {
+        add_int(hasher, plan->algorithm_files[i].size_bytes);
+        wefti_hasher_add(hasher, plan->algorithm_files[i].text,
+                         plan->algorithm_files[i].size_bytes);
+    }
 }
 
 weft_status_t wefti_plan_digests(const weft_plan_t *plan, wefti_digest_t *out_structure,

@@ -194,6 +194,7 @@ weft_status_t wefti_plan_verify(const weft_plan_t *plan, const weft_registry_t *
     }
     WEFT_TRY(status, wefti_plan_verify_kernels(plan, registry), fail);
     WEFT_TRY(status, wefti_plan_verify_collectives(plan, &layout), fail);
+    WEFT_TRY(status, wefti_plan_verify_algorithms(plan), fail);
     WEFT_TRY(status, check_places(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_programs(plan), fail);
     WEFT_TRY(status, wefti_plan_verify_sweeps(plan, &layout, registry), fail);

@@ -169,7 +169,7 @@ static weft_status_t use_listed(weft_session_t *session, uint32_t collective, ui
          i++) {
         const wefti_plan_algorithm_t *listed = &planned->algorithms[i];
         const weft_algorithm_t *algorithm =
-            weft_registry_find_algorithm(session->registry, planned->op, listed->name);
+            wefti_plan_find_algorithm(session->plan, session->registry, planned->op, listed->name);
         bool able = wefti_session_group(session, planned)->axis.size == 1 ||
                     (listed->capabilities & common) == listed->capabilities;
         if (able && algorithm != NULL) {

@@ -56,6 +56,7 @@ void fuzz_one(const uint8_t *data, size_t size)
     fuzz_check(wefti_plan_create(NULL, &plan) == WEFT_OK, "no plan");
     weft_status_t status =
         wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes);
+    status = status == WEFT_OK ? wefti_plan_load_algorithms(plan) : status;
     if (status == WEFT_OK) {
         plan->weights = sections[1].data;
         plan->weights_bytes = sections[1].size_bytes;

@@ -42,13 +42,20 @@ def plans():
         "accumulate": (given, 2, "--accumulate", "3", "--clip", "1"),
         "one_rank_tree": (mlp, 1, "--global-micro-batches", "4"),
         "inference": (mlp, 1, "--infer"),
+        "algorithm_file": (given, 2, "--algo", "swap.xml"),
     }
     with tempfile.TemporaryDirectory() as folder:
+        swap = pathlib.Path(folder) / "swap.xml"
+        swap.write_text('<algo name="swap" nchunksperloop="1" ngpus="2" coll="allreduce" inplace="1">' + "".join(
+            f'<gpu id="{r}" i_chunks="1" o_chunks="0" s_chunks="1"><tb id="0" send="{1 - r}" recv="{1 - r}" chan="0">'
+            + "".join(f'<step s="{s}" type="{kind}" srcbuf="{a}" srcoff="0" dstbuf="{b}" dstoff="0" cnt="1" depid="-1" '
+                      'deps="-1" hasdep="0"/>' for s, (kind, a, b) in enumerate(("sii", "rss", ("re", "s", "i"))))
+            + "</tb></gpu>" for r in range(2)) + "</algo>")
         for name, (model, world, *more) in forms.items():
             path = pathlib.Path(folder) / "plan.weft"
             batch = () if model == mlp else ("--batch", "4")
             subprocess.run([WEFT, "compile", model, "-o", path, "-n", str(world), "--costs", "default", *batch, *more],
-                           check=True, stdout=subprocess.DEVNULL)
+                           check=True, stdout=subprocess.DEVNULL, cwd=folder)
             write(f"plan/{name}", path.read_bytes())
 
 

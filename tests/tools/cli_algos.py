@@ -265,6 +265,79 @@ class Msccl(support.Case):
         self.assertIn("its file describes 2 ranks", done.stderr)
 
 
+    def refused(self, words, *options, world=4):
+        done = self.weft("compile", support.MODELS / "mlp.onnx", "-o", self.dir / "r.weft", "-n", world, "--batch", 8,
+                         *options, code=2)
+        self.assert_one_line("\n".join(line for line in done.stderr.splitlines() if "warn:" not in line))
+        self.assertIn(words, done.stderr)
+        self.assertFalse((self.dir / "r.weft").exists())
+
+    def test_a_plan_contains_its_file(self):
+        path, again = pairs_file(self.dir / "pairs.xml", 4), self.dir / "again.weft"
+        plan = self.compile("mlp.onnx", "p.weft", 4, 8, "--algo", path, "--emit-onnx", self.dir / "c.onnx")
+        path.unlink()
+        report = self.weft_json("explain", plan)
+        name = report["buckets"][0]["algorithm"]
+        self.assertRegex(name, "^pairs-[0-9a-f]{8}$")
+        self.assertEqual({bucket["algorithm"] for bucket in report["buckets"]}, {name})
+        self.assertGreater(min(bucket["predicted_ps"] for bucket in report["buckets"]), 0)
+        self.assertEqual([(file["file"], file["algorithm"], file["op"]) for file in report["algorithm_files"]],
+                         [("pairs.xml", name, "AllReduce")])
+        self.assertIn(f"algorithm {name}: all_reduce, in the plan as file pairs.xml", self.weft("explain", plan).stdout)
+        self.assertIn(f"all_reduce {name}", self.weft("verify", plan).stdout)
+        self.assertEqual({row["algorithm"] for row in self.weft_json("simulate", plan)["collectives"]
+                          if row["name"].startswith("bucket")}, {name})
+        self.weft("compile", self.dir / "c.onnx", "-o", again)
+        self.assertEqual(self.weft_json("explain", again)["structure_digest"], report["structure_digest"])
+
+    @support.NEED_DATA
+    def test_a_plan_runs_by_the_file_that_it_contains(self):
+        path = pairs_file(self.dir / "pairs.xml", 4)
+        plans = [self.compile("mlp.onnx", f"{i}.weft", 4, 8, *algo) for i, algo in enumerate(((), ("--algo", path)))]
+        path.unlink()
+        reports = [self.train(plan, world=4, steps=2, env={"WEFT_CHECK": "results"}) for plan in plans]
+        self.assertEqual(reports[0]["param_digest"], reports[1]["param_digest"])
+
+    def test_groups_run_by_the_file_of_their_size(self):
+        two, four = (pairs_file(self.dir / f"pairs{n}.xml", n) for n in (2, 4))
+        for files, names in (((four,), {4}), ((two, four), {2, 4})):
+            plan = self.compile("mlp.onnx", "p.weft", 8, 8, "--tensor-parallel", 2, "--algo", ",".join(map(str, files)))
+            report = self.weft_json("explain", plan)
+            found = {report["mesh"][0 if row["group"] == "data" else 1]["size"] for row in report["buckets"] + [
+                row | {"group": "tensor"} for row in report["collectives"] if row["op"] == "AllReduce"]
+                if row["algorithm"].startswith("pairs-")}
+            self.assertEqual(found, names)
+
+    def test_files_that_a_plan_cannot_use_are_refused(self):
+        path, ring = pairs_file(self.dir / "pairs.xml", 4), self.dir / "wrong.xml"
+        self.refused("pairs.xml: the file describes 4 ranks, the plan has 2 (--algo)", "--algo", path, world=2)
+        self.refused("describes 4 ranks, the plan has 6 and groups of 3 and groups of 2", "--algo", path,
+                     "--tensor-parallel", 2, world=6)
+        self.refused("the file is an algorithm of all_reduce, not all_gather", "--algo", f"all_gather={path}")
+        self.refused("the plan has no AllReduce of 4 ranks", "--algo", path, "--shard-optimizer")
+        self.refused("two algorithms for AllReduce", "--algo", path, "--algo", "all_reduce=mesh")
+        self.refused("two algorithms for AllReduce of 4 ranks", "--algo", path, "--algo", path)
+        self.refused("cannot open", "--algo", self.dir / "none.xml")
+        self.refused("lacks the contribution of gpu 2", "--algo", pairs_file(ring, 4, skips=2))
+        ring.write_bytes(path.read_bytes() + b"\0")
+        self.refused("not a text file", "--algo", ring)
+        ring.write_text(path.read_text()[:999])
+        self.refused("wrong.xml:", "--algo", ring)
+
+    def test_a_file_is_listed_among_the_algorithms(self):
+        path = pairs_file(self.dir / "pairs.xml", 4)
+        found = self.weft_json("algos", path)
+        self.assertEqual(found["ranks"], 4)
+        for row in found["rows"]:
+            own = next(c for c in row["candidates"] if c["algorithm"].startswith("pairs-"))
+            self.assertGreater(own["predicted_us"], 0)
+            self.assertIn("mesh", [c["algorithm"] for c in row["candidates"]])
+        self.assertEqual(self.weft("algos", path).stdout.count(" times pairs-"), 8)
+        self.assertEqual({row["algorithm"][:6] for row in self.weft_json("algos", "--algo", path)["rows"]}, {"pairs-"})
+        self.assertIn("describes 4 ranks, not 2", self.weft("algos", path, "-n", 2, code=2).stderr)
+        self.assertIn("is an algorithm of all_reduce", self.weft("algos", path, "--op", "broadcast", code=2).stderr)
+
+
 class Verify(unittest.TestCase):
     def test_one_size_is_proved(self):
         done = weft("verify", "-n", "7", "--json")

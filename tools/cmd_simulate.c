@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fusion/simulate/simulate.h"
 #include "runtime/base/error.h"
@@ -13,6 +14,8 @@
 #include "tools/tool.h"
 
 #define COLLECTIVES_SHOWN 32u
+#define LARGE_BYTES ((uint64_t)256 << 20)
+#define MANY_FILES 4096u
 
 enum {
     KEY_TOPOLOGY = 256,
@@ -37,11 +40,9 @@ static const option_def_t own_options[] = {
      "take kernel times from weft run --write-profile, of a run with any number of ranks and the "
      "same batch per rank"},
     {KEY_EXACT, "exact", "N", "simulate every rank of worlds of up to N ranks (default: 256)"},
-    {KEY_GOAL, "goal", "FILE.goal",
-     "write the step as a GOAL schedule (LogGOPSim, ATLAHS); at most 4096 ranks"},
+    {KEY_GOAL, "goal", "FILE.goal", "write the step as a GOAL schedule (LogGOPSim, ATLAHS)"},
     {KEY_CHAKRA, "chakra", "PREFIX",
-     "write Chakra execution traces PREFIX.RANK.et (ASTRA-sim), one file per rank; at most 4096 "
-     "ranks"},
+     "write Chakra execution traces PREFIX.RANK.et (ASTRA-sim), one file per rank"},
     {KEY_PERFETTO, "perfetto", "FILE.json", "write the timeline for https://ui.perfetto.dev"},
     {KEY_OPS, "ops", "OPS.json", "declare operators from a file (repeatable)"},
     {KEY_KERNELS, "kernels", "LIB.so", "load operators and kernels from a plugin (repeatable)"},
@@ -346,16 +347,49 @@ static void print_json(const simulate_command_t *command)
     wefti_output_end(&object);
 }
 
+/* Files that take long, or much room, are announced. */
+static void announce(void *user, const char *path, uint64_t bytes, uint32_t files)
+{
+    char size[32];
+    (void)user;
+    if (bytes < LARGE_BYTES && files < MANY_FILES) {
+        return;
+    }
+    fprintf(stderr, "weft simulate: writing %s: about %s", path, wefti_format_bytes(bytes, size));
+    if (files > 1) {
+        fprintf(stderr, " in %" PRIu32 " files", files);
+    }
+    fputs("\n", stderr);
+}
+
+/* A line on a terminal, which the end removes. */
+static void show_progress(void *user, uint32_t done, uint32_t ranks)
+{
+    uint32_t *shown = user, percent = (uint32_t)(100ull * done / ranks);
+    if (isatty(STDERR_FILENO) != 1 || ranks < 1024 || (percent == *shown && done < ranks)) {
+        return;
+    }
+    *shown = percent;
+    if (done < ranks) {
+        fprintf(stderr, "\r\033[K%3" PRIu32 " %%  rank %" PRIu32 " of %" PRIu32, percent, done,
+                ranks);
+    } else {
+        fputs("\r\033[K", stderr);
+    }
+}
+
 static weft_status_t write_files(const simulate_command_t *command)
 {
     weft_status_t status = WEFT_OK;
+    uint32_t shown = 0;
+    const sim_progress_t progress = {announce, show_progress, &shown};
     if (command->goal != NULL) {
-        status =
-            wefti_sim_write_goal(&command->world, command->plan, command->registry, command->goal);
+        status = wefti_sim_write_goal(&command->world, command->plan, command->registry,
+                                      command->goal, &progress);
     }
     if (status >= 0 && command->chakra != NULL) {
         status = wefti_sim_write_chakra(&command->world, command->plan, command->registry,
-                                        command->chakra);
+                                        command->chakra, &progress);
     }
     if (status >= 0 && command->perfetto != NULL) {
         status = wefti_sim_write_perfetto(command->plan, &command->step, command->perfetto);

@@ -73,7 +73,7 @@ static void add_message(wefti_text_t *out, wefti_text_t *message)
 static weft_status_t add_record(void *user, uint32_t rank, uint32_t number, const sim_node_t *node)
 {
     static const uint32_t types[] = {TYPE_COMP, TYPE_SEND, TYPE_RECV};
-    wefti_text_t message, *out = &((wefti_text_t *)user)[rank], name;
+    wefti_text_t message, *out = user, name;
     wefti_text_init(&message, NULL);
     wefti_text_init(&name, NULL);
     wefti_text_add_printable(&name, node->name); /* of protobuf's strings: UTF-8 */
@@ -99,6 +99,17 @@ static weft_status_t add_record(void *user, uint32_t rank, uint32_t number, cons
     return out->failed ? WEFT_ERR_NO_MEMORY : WEFT_OK;
 }
 
+static weft_status_t make_rank(sim_tracer_t *tracer, uint32_t rank, wefti_text_t *text)
+{
+    static const char version[] = "0.0.4";
+    wefti_text_t metadata;
+    text->length = 0;
+    wefti_text_init(&metadata, NULL);
+    add_bytes(&metadata, METADATA_VERSION, version, sizeof version - 1);
+    add_message(text, &metadata);
+    return wefti_sim_trace_rank(tracer, rank, add_record, text);
+}
+
 static weft_status_t write_rank(const wefti_text_t *text, const char *prefix, uint32_t rank)
 {
     char path[4096];
@@ -110,25 +121,26 @@ static weft_status_t write_rank(const wefti_text_t *text, const char *prefix, ui
 }
 
 weft_status_t wefti_sim_write_chakra(const sim_world_t *world, const weft_plan_t *plan,
-                                     const weft_registry_t *registry, const char *prefix)
+                                     const weft_registry_t *registry, const char *prefix,
+                                     const sim_progress_t *progress)
 {
-    static const char version[] = "0.0.4";
-    wefti_text_t *texts = wefti_alloc(NULL, (world->ranks + 1ul) * sizeof *texts);
-    if (texts == NULL) {
-        return WEFT_ERR_NO_MEMORY;
-    }
+    weft_status_t status;
+    wefti_text_t text;
+    sim_tracer_t *tracer = NULL;
+    wefti_text_init(&text, NULL);
+    WEFT_TRY(status, wefti_sim_tracer_create(world, plan, registry, &tracer), out);
     for (uint32_t r = 0; r < world->ranks; r++) {
-        wefti_text_t metadata;
-        wefti_text_init(&texts[r], NULL);
-        wefti_text_init(&metadata, NULL);
-        add_bytes(&metadata, METADATA_VERSION, version, sizeof version - 1);
-        add_message(&texts[r], &metadata);
+        WEFT_TRY(status, make_rank(tracer, r, &text), out);
+        if (r == 0) {
+            uint64_t expected = (uint64_t)text.length * world->ranks;
+            WEFT_TRY(status, wefti_file_check_room(prefix, expected, world->ranks), out);
+            wefti_sim_announce(progress, prefix, expected, world->ranks);
+        }
+        WEFT_TRY(status, write_rank(&text, prefix, r), out);
+        wefti_sim_progress(progress, r + 1, world->ranks);
     }
-    weft_status_t status = wefti_sim_trace(world, plan, registry, add_record, texts);
-    for (uint32_t r = 0; r < world->ranks; r++) {
-        status = status >= 0 ? write_rank(&texts[r], prefix, r) : status;
-        wefti_text_deinit(&texts[r]);
-    }
-    wefti_free(NULL, texts);
+out:
+    wefti_sim_tracer_destroy(tracer);
+    wefti_text_deinit(&text);
     return status;
 }

@@ -228,11 +228,34 @@ weft_status_t wefti_sim_kernel_ns(const sim_world_t *world, const weft_plan_t *p
                                   const weft_registry_t *registry, double **out_ns,
                                   bool *out_inline);
 
-/* Files for other simulators and viewers; path is written whole or not at all. */
+/* What a long write reports: first how large the files will be, as far as rank 0 tells, then the
+ * ranks that are done. Functions may be NULL. */
+typedef struct sim_progress {
+    void (*announce)(void *user, const char *path, uint64_t bytes, uint32_t files);
+    void (*progress)(void *user, uint32_t done, uint32_t ranks);
+    void *user;
+} sim_progress_t;
+static inline void wefti_sim_announce(const sim_progress_t *progress, const char *path,
+                                      uint64_t bytes, uint32_t files)
+{
+    if (progress != NULL && progress->announce != NULL) {
+        progress->announce(progress->user, path, bytes, files);
+    }
+}
+static inline void wefti_sim_progress(const sim_progress_t *progress, uint32_t done, uint32_t ranks)
+{
+    if (progress != NULL && progress->progress != NULL) {
+        progress->progress(progress->user, done, ranks);
+    }
+}
+
+/* Files for other simulators and viewers; each is written whole or not at all. */
 weft_status_t wefti_sim_write_goal(const sim_world_t *world, const weft_plan_t *plan,
-                                   const weft_registry_t *registry, const char *path);
+                                   const weft_registry_t *registry, const char *path,
+                                   const sim_progress_t *progress);
 weft_status_t wefti_sim_write_chakra(const sim_world_t *world, const weft_plan_t *plan,
-                                     const weft_registry_t *registry, const char *path);
+                                     const weft_registry_t *registry, const char *prefix,
+                                     const sim_progress_t *progress);
 weft_status_t wefti_sim_write_perfetto(const weft_plan_t *plan, const sim_step_t *step,
                                        const char *path);
 

@@ -20,9 +20,15 @@ typedef struct sim_node {
 /* number: of the node, from 1, on its rank. */
 typedef weft_status_t (*sim_node_fn)(void *user, uint32_t rank, uint32_t number,
                                      const sim_node_t *node);
-/* The program "step" of all ranks. A read of another rank's memory becomes a message that its owner
- * sends once it has posted the data; a post that is awaited without data, one of a byte. */
-weft_status_t wefti_sim_trace(const sim_world_t *world, const weft_plan_t *plan,
-                              const weft_registry_t *registry, sim_node_fn add, void *user);
+/* The program "step", rank by rank. A read of another rank's memory becomes a message that its owner
+ * sends once it has posted the data; a post that is awaited without data, one of a byte. Memory is
+ * that of a rank's nodes and of four bytes for each pair of ranks of which one waits for the other. */
+typedef struct sim_tracer sim_tracer_t;
+/* Also after an error the caller destroys *out_tracer. */
+weft_status_t wefti_sim_tracer_create(const sim_world_t *world, const weft_plan_t *plan,
+                                      const weft_registry_t *registry, sim_tracer_t **out_tracer);
+void wefti_sim_tracer_destroy(sim_tracer_t *tracer); /* accepts NULL */
+weft_status_t wefti_sim_trace_rank(sim_tracer_t *tracer, uint32_t rank, sim_node_fn add,
+                                   void *user);
 
 #endif

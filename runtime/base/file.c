@@ -10,6 +10,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
@@ -86,34 +87,34 @@ static weft_status_t write_all(int fd, const wefti_piece_t *piece, const char *p
     return WEFT_OK;
 }
 
-static weft_status_t write_pieces(int fd, const char *path, const wefti_piece_t *pieces,
-                                  size_t piece_count)
+struct wefti_file_stream {
+    int fd;
+    const char *path;
+    uint64_t left; /* bytes up to the limit on file sizes */
+};
+
+weft_status_t wefti_file_append(wefti_file_stream_t *stream, const void *data, size_t size_bytes)
 {
-    weft_status_t status = WEFT_OK;
-    for (size_t i = 0; i < piece_count && status == WEFT_OK; i++) {
-        status = write_all(fd, &pieces[i], path);
+    const wefti_piece_t piece = {data, size_bytes};
+    if (size_bytes > stream->left) { /* beyond the limit, write ends the process with SIGXFSZ */
+        return wefti_error_errno(WEFT_ERR_SYSTEM, EFBIG, "cannot write %s", stream->path);
     }
+    stream->left -= size_bytes;
+    return write_all(stream->fd, &piece, stream->path);
+}
+
+static weft_status_t fill_and_sync(int fd, const char *path, wefti_file_fill_fn fill, void *user)
+{
+    struct rlimit limit;
+    wefti_file_stream_t stream = {fd, path, UINT64_MAX};
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        stream.left = limit.rlim_cur;
+    }
+    weft_status_t status = fill(user, &stream);
     if (status == WEFT_OK && fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
         status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", path);
     }
     return status;
-}
-
-/* Beyond the limit on file sizes, write ends the process with SIGXFSZ. */
-static weft_status_t check_limit(const char *path, const wefti_piece_t *pieces, size_t piece_count)
-{
-    struct rlimit limit;
-    size_t total = 0;
-    for (size_t i = 0; i < piece_count; i++) {
-        if (!wefti_add_size(total, pieces[i].size_bytes, &total)) {
-            return wefti_error_errno(WEFT_ERR_SYSTEM, EFBIG, "cannot write %s", path);
-        }
-    }
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        total > limit.rlim_cur) {
-        return wefti_error_errno(WEFT_ERR_SYSTEM, EFBIG, "cannot write %s", path);
-    }
-    return WEFT_OK;
 }
 
 /* A rename would replace a device such as /dev/null or a pipe. */
@@ -189,12 +190,11 @@ static bool give_name(const char *path, temporary_t *temporary)
 }
 
 /* WEFT_AGAIN: only with named. */
-static weft_status_t write_beside(const char *path, bool named, const wefti_piece_t *pieces,
-                                  size_t piece_count)
+static weft_status_t write_beside(const char *path, bool named, wefti_file_fill_fn fill, void *user)
 {
     temporary_t temporary;
     WEFT_RETURN_IF_ERROR(open_beside(path, named, &temporary));
-    weft_status_t status = write_pieces(temporary.fd, path, pieces, piece_count);
+    weft_status_t status = fill_and_sync(temporary.fd, path, fill, user);
     if (status == WEFT_OK && temporary.name[0] == '\0' && !give_name(path, &temporary)) {
         temporary.name[0] = '\0';
         status = WEFT_AGAIN;
@@ -214,12 +214,56 @@ static weft_status_t write_beside(const char *path, bool named, const wefti_piec
     return status;
 }
 
-weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
+weft_status_t wefti_file_write_stream(const char *path, wefti_file_fill_fn fill, void *user)
 {
     WEFT_RETURN_IF_ERROR(check_place(path));
-    WEFT_RETURN_IF_ERROR(check_limit(path, pieces, piece_count));
-    weft_status_t status = write_beside(path, false, pieces, piece_count);
-    return status == WEFT_AGAIN ? write_beside(path, true, pieces, piece_count) : status;
+    weft_status_t status = write_beside(path, false, fill, user);
+    return status == WEFT_AGAIN ? write_beside(path, true, fill, user) : status;
+}
+
+typedef struct pieces {
+    const wefti_piece_t *list;
+    size_t count;
+} pieces_t;
+
+static weft_status_t append_pieces(void *user, wefti_file_stream_t *stream)
+{
+    const pieces_t *pieces = user;
+    for (size_t i = 0; i < pieces->count; i++) {
+        WEFT_RETURN_IF_ERROR(
+            wefti_file_append(stream, pieces->list[i].data, pieces->list[i].size_bytes));
+    }
+    return WEFT_OK;
+}
+
+weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
+{
+    pieces_t all = {pieces, piece_count};
+    return wefti_file_write_stream(path, append_pieces, &all);
+}
+
+weft_status_t wefti_file_check_room(const char *path, uint64_t size_bytes, uint64_t files)
+{
+    struct statvfs room;
+    char folder[PATH_MAX], wanted[32], left[32];
+    const char *slash = strrchr(path, '/');
+    int length = slash == NULL || slash == path ? 1 : (int)(slash - path);
+    snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
+    if (statvfs(folder, &room) != 0) {
+        return WEFT_OK; /* what writing would say is more to the point */
+    }
+    uint64_t block = room.f_frsize > 0 ? room.f_frsize : 1;
+    uint64_t blocks = size_bytes / block + files; /* the last one of a file is not full */
+    if (blocks > room.f_bavail) {
+        return wefti_error(WEFT_ERR_SYSTEM, "cannot write %s: no room: about %s needed, %s free",
+                           path, wefti_format_bytes(blocks * block, wanted),
+                           wefti_format_bytes(room.f_bavail * block, left));
+    }
+    return room.f_files == 0 || files <= room.f_favail
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_SYSTEM,
+                             "cannot write %s: no room: %llu files needed, %llu free", path,
+                             (unsigned long long)files, (unsigned long long)room.f_favail);
 }
 
 weft_status_t wefti_file_write_text(const char *path, const wefti_text_t *text)

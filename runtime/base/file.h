@@ -29,6 +29,15 @@ typedef struct wefti_piece {
 weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count);
 /* The same of a text; WEFT_ERR_NO_MEMORY if memory for it was missing when it was built. */
 weft_status_t wefti_file_write_text(const char *path, const wefti_text_t *text);
+/* A file that is written piece by piece, when it is too large for memory. */
+typedef struct wefti_file_stream wefti_file_stream_t;
+weft_status_t wefti_file_append(wefti_file_stream_t *stream, const void *data, size_t size_bytes);
+/* fill appends all of the file; it may be called twice, the second time for another file. Like
+ * wefti_file_write: all or nothing. */
+typedef weft_status_t (*wefti_file_fill_fn)(void *user, wefti_file_stream_t *stream);
+weft_status_t wefti_file_write_stream(const char *path, wefti_file_fill_fn fill, void *user);
+/* Whether path's file system has room for files of so many bytes together. */
+weft_status_t wefti_file_check_room(const char *path, uint64_t size_bytes, uint64_t files);
 /* Says before the work is done what writing path would say: no directory, no permission. */
 weft_status_t wefti_file_check_place(const char *path);
 

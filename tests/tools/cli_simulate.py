@@ -3,6 +3,7 @@
 """`weft simulate`: a step on described clusters, by rank and by class, and files for other simulators."""
 import json
 import re
+import resource
 import unittest
 
 import trace_processor
@@ -353,9 +354,29 @@ class Simulate(Case):
                             self.assertEqual(node["attributes"]["comm_tag"], (7, int(words[5])))
                             ends = [node["attributes"][name][1] for name in ("comm_src", "comm_dst")]
                             self.assertEqual(ends, [rank, int(words[3])][::1 if words[0] == "send" else -1])
-        self.assertIn("too many ranks", self.weft("simulate", self.compile(), "-n", 5000, "--goal", self.dir / "y",
-                                                  code=2).stderr)
-        self.assertFalse((self.dir / "y").exists())
+
+    def test_traces_of_large_groups(self):
+        """Where all ranks wait for all, by a barrier of log2 n rounds."""
+        plan, goal = self.compile("lenet.onnx", "p.weft", 4, 8, "--algo", "all_reduce=halving-doubling"), self.dir / "x.goal"
+        for ranks in (80, 128):
+            self.weft("simulate", plan, "-n", ranks, "--goal", goal)
+            found = read_goal(goal.read_text())
+            self.assertEqual(sorted(found), list(range(ranks)))
+            self.assertGreater(play(found), 44426 * 4 * (ranks - 1))
+            most = max(sum(words[0] == "send" for words, _ in operations.values()) for operations in found.values())
+            self.assertLess(most, ranks)
+        goal.unlink()
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        done = self.weft("simulate", plan, "-n", 128, "--goal", goal, code=2, preexec_fn=limit)
+        self.assertRegex(done.stderr, "cannot write .*x.goal: File too large")
+        self.assertFalse(goal.exists())
+        if not SANITIZED:
+            done = self.weft("simulate", plan, "-n", 4097, "--goal", goal, "--chakra", self.dir / "x")
+            self.assertRegex(done.stderr, r"writing .*/x: about .* in 4097 files")
+            text = goal.read_text()
+            self.assertEqual((text.count("\nrank "), text.count(" send ")), (4097, text.count(" recv ")))
+            self.assertEqual(len(chakra_nodes((self.dir / "x.4096.et").read_bytes())),
+                             text[text.index("\nrank 4096 {"):].count(": "))
 
     def test_what_is_another_name_of_its_input_takes_a_call(self):
         """By a table in which a call takes 10 ns and a byte 1 ns."""

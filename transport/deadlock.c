@@ -228,8 +228,8 @@ static bool is_of_groups(const circle_t *circle)
         const wefti_waits_view_t *view = &circle->members[i].view;
         for (uint32_t w = 0; circle->members[i].in && w < view->count; w++) {
             uint32_t kind = view->list[w].kind;
-            if (kind != WEFTI_WAIT_CALL && kind != WEFTI_WAIT_RECV && kind != WEFTI_WAIT_SEND &&
-                kind != WEFTI_WAIT_LOCAL) {
+            if (kind != WEFTI_WAIT_CALL && kind != WEFTI_WAIT_HOST && kind != WEFTI_WAIT_RECV &&
+                kind != WEFTI_WAIT_SEND && kind != WEFTI_WAIT_LOCAL) {
                 return false;
             }
         }

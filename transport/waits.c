@@ -187,6 +187,7 @@ bool wefti_waits_has_come(const wefti_endpoint_t *endpoint, const wefti_wait_t *
         return endpoint == NULL ||
                endpoint->ops->control_sent((wefti_endpoint_t *)endpoint, wait->number);
     case WEFTI_WAIT_CALL:
+    case WEFTI_WAIT_HOST:
     case WEFTI_WAIT_LEAVE:
     case WEFTI_WAIT_RECV:
     case WEFTI_WAIT_SEND:

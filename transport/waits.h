@@ -44,6 +44,7 @@ typedef struct wefti_endpoint wefti_endpoint_t;
     X(GROUP_DUPLICATE, "group_duplicate")                                                          \
     X(GROUP_CREATE_RANKS, "group_create_ranks")                                                    \
     X(GROUP_CREATE, "group_create")                                                                \
+    X(GROUP_DESTROY, "group_destroy")                                                              \
     X(FUSER, "fuser_create")                                                                       \
     X(CAPTURE_END, "capture_end")                                                                  \
     X(SESSION_CREATE, "session_create")                                                            \
@@ -116,6 +117,7 @@ typedef enum wefti_wait_kind {
     WEFTI_WAIT_NONE = 0,
     WEFTI_WAIT_CONTROL, /* for ranks to come to the control all-gather with this number */
     WEFTI_WAIT_CALL,    /* for ranks to come to the call of a group with this number */
+    WEFTI_WAIT_HOST,    /* for late[0] to send what its host knows of a call of a group */
     WEFTI_WAIT_LEAVE,   /* for ranks to leave a group after its calls up to this number */
     WEFTI_WAIT_DATA,    /* for data of a call that all its ranks are in: it comes by itself */
     WEFTI_WAIT_STEP,    /* for one of the ranks late to go on with a session's step */

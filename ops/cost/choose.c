@@ -182,6 +182,25 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
     return NULL;
 }
 
+bool wefti_cost_has_few_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+{
+    static const char *const of_all[] = {"mesh", "one-shot", "pairwise"};
+    /* Each rank with those that have its place on other hosts. */
+    static const char *const of_hosts[] = {"hierarchical", "rails", "rails-chain"};
+    bool many_hosts = wefti_placement_hosts(params) > MANY_HOSTS;
+    for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
+        if (strcmp(algorithm->name, of_all[i]) == 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; many_hosts && i < sizeof of_hosts / sizeof *of_hosts; i++) {
+        if (strcmp(algorithm->name, of_hosts[i]) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 uint64_t wefti_cost_slot_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params)
 {
     const wefti_link_cost_t *net = &costs->level[WEFTI_LEVEL_NET];

@@ -180,6 +180,15 @@ typedef struct wefti_deferred {
     uint64_t what, count;
 } wefti_deferred_t;
 
+/* Of a hosted group: how far its ranks have agreed on a call (call_meet.c). */
+typedef struct wefti_meeting {
+    uint32_t number, stage;
+    uint32_t next;        /* of the ranks of this host: how many have come */
+    uint32_t round, sent; /* messages from other hosts, to other hosts */
+    bool leaves;
+    wefti_meet_record_t record; /* of the first rank of a host */
+} wefti_meeting_t;
+
 /* Link recovery (call_recover.c). Calls run one after the other, so fields without _Atomic have no
  * lock. */
 typedef struct wefti_recovery {
@@ -218,6 +227,7 @@ typedef struct wefti_calls {
     const void **sources; /* [size] */
     void **destinations;  /* [size] */
     wefti_deferred_t deferred;
+    wefti_meeting_t meeting;
     wefti_recovery_t recovery;
     wefti_shape_note_t shape;        /* of the next collective */
     struct wefti_recorder *recorder; /* takes calls instead of the group; NULL: none is open */
@@ -321,9 +331,11 @@ void wefti_call_take_shape(wefti_call_t *call);
 size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, size_t data_bytes);
 /* " of shape (32, 32)" by what is known of a shape; without a tag it is that of a vector. */
 void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out, size_t bytes);
-/* The same by the slot of the rank that posted count. */
-void wefti_shape_text(const weft_group_t *group, uint64_t count, const wefti_call_slot_t *slot,
-                      char *out, size_t bytes);
+/* The same by what the rank that posted count noted; NULL: nothing. */
+void wefti_shape_text(uint64_t count, const wefti_shape_note_t *note, char *out, size_t bytes);
+/* That, in the slot of a rank. */
+const wefti_shape_note_t *wefti_shape_of_slot(const weft_group_t *group,
+                                              const wefti_call_slot_t *slot);
 
 /* ---- group.c ---- */
 

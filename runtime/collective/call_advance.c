@@ -141,7 +141,7 @@ static weft_status_t advance(wefti_call_t *call, wefti_blocked_t *out_blocked)
         return exchange_pairs(call, out_blocked);
     case WEFTI_CALL_POSTED:
         status = wefti_call_see_postings(call, out_blocked);
-        if (status != WEFT_OK) {
+        if (status != WEFT_OK || call->state == WEFTI_CALL_DONE) {
             return status;
         }
         status = choose_path(call);

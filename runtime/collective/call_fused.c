@@ -82,13 +82,11 @@ static void shape_text(const wefti_fused_list_t *list, uint32_t count, uint32_t 
     wefti_note_text(&shape, count_of(list->members[member]), out, bytes);
 }
 
-bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
-                            const wefti_call_slot_t *high, uint32_t high_rank, char *text,
+/* Values read from the lists, which peers wrote, are only printed. */
+bool wefti_fused_difference(const wefti_fused_list_t *a, uint32_t low_rank,
+                            const wefti_fused_list_t *b, uint32_t high_rank, char *text,
                             size_t bytes)
 {
-    /* A peer's memory: values read from it are only printed. */
-    const wefti_fused_list_t *a = (const wefti_fused_list_t *)(const void *)low->data;
-    const wefti_fused_list_t *b = (const wefti_fused_list_t *)(const void *)high->data;
     uint32_t a_count = a->count < WEFTI_FUSED_MEMBERS ? a->count : WEFTI_FUSED_MEMBERS;
     uint32_t b_count = b->count < WEFTI_FUSED_MEMBERS ? b->count : WEFTI_FUSED_MEMBERS;
     for (uint32_t i = 0; i < a_count && i < b_count; i++) {

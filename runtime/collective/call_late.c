@@ -8,6 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/collective/call_late.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/interpreter/interpreter.h"
 #include "runtime/collective/schedule_cache.h"
 
@@ -35,6 +36,22 @@ static bool has_posted(const weft_group_t *group, uint32_t rank, uint32_t number
     return wefti_signal_has_reached(&slot->signal, number);
 }
 
+/* Whether the call waits for r to post it, or, in a hosted group, for what r passes on. */
+static bool awaits_posting(const wefti_call_t *call, uint32_t r, uint32_t number)
+{
+    const weft_group_t *group = call->group;
+    bool host;
+    if (!wefti_group_is_hosted(group)) {
+        return !has_posted(group, r, number);
+    }
+    if (call->state != WEFTI_CALL_POSTED) {
+        return false;
+    }
+    return wefti_meet_awaits(group, r, &host) ||
+           (wefti_meet_is_over(group) && wefti_call_needs_all_slots(call) &&
+            !has_posted(group, r, number));
+}
+
 #define LATE_RANKS 32u
 
 /* " 3 5": those that keep the call waiting in the end; *out_first: one of them, in the world, or
@@ -56,7 +73,7 @@ static void late_ranks(const wefti_call_t *call, char *late, size_t bytes, uint3
         }
     }
     for (uint32_t r = 0; call->pairs.count == 0 && r < group->size && count < LATE_RANKS; r++) {
-        if (!has_posted(group, r, number)) {
+        if (awaits_posting(call, r, number)) {
             ranks[count++] = group->ranks[r];
         }
     }
@@ -154,8 +171,12 @@ static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
     if (call->pairs.count > 0 || call->state == WEFTI_CALL_RECOVERING) {
         return;
     }
-    for (uint32_t r = 0; r < group->size; r++) {
-        if (!has_posted(group, r, wait->number)) {
+    bool met = !wefti_group_is_hosted(group) || wefti_meet_is_over(group);
+    if (!met && call->state == WEFTI_CALL_POSTED) {
+        wefti_meet_describe(group, wait);
+    }
+    for (uint32_t r = 0; r < group->size && met; r++) {
+        if (awaits_posting(call, r, wait->number)) {
             wait->kind = WEFTI_WAIT_CALL;
             add_late(wait, group, r);
         }
@@ -233,7 +254,7 @@ static bool waits_for(const wefti_call_t *call, uint32_t r)
         return false;
     }
     uint32_t number = group->calls->deferred.open ? group->calls->deferred.number : call->number;
-    return !has_posted(group, r, number) ||
+    return awaits_posting(call, r, number) ||
            (call->wait.signal != NULL &&
             !wefti_signal_has_reached(call->wait.signal, call->wait.target) &&
             poster_of(group, call->wait.signal) == r);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The error of ranks whose calls differ. */
 #include "runtime/collective/call_late.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/collective/fused.h"
 
 #include <stdio.h>
@@ -21,9 +22,10 @@ const char *wefti_call_text(const wefti_call_t *call, char *buffer)
 }
 
 typedef struct side { /* of a disagreement */
-    uint32_t rank;    /* in the world */
+    uint32_t rank;    /* in the group */
     uint64_t what, count;
-    const wefti_call_slot_t *slot;
+    const wefti_fused_list_t *list;  /* of a fused call; else it is something else */
+    const wefti_shape_note_t *shape; /* NULL: unknown */
 } side_t;
 
 /* The name of what a side called, and in text what follows it. */
@@ -63,30 +65,53 @@ static weft_status_t differ(const weft_group_t *group, const side_t *high, const
     }
     if ((differs & ~WEFTI_WHAT_FLAGS_MASK) == 0 && high->count != low->count &&
         ((high->count ^ low->count) & WEFTI_COUNT_MASK) == 0) {
-        wefti_shape_text(group, high->count, high->slot, high_text + strlen(high_text), 80);
-        wefti_shape_text(group, low->count, low->slot, low_text + strlen(low_text), 80);
+        wefti_shape_text(high->count, high->shape, high_text + strlen(high_text), 80);
+        wefti_shape_text(low->count, low->shape, low_text + strlen(low_text), 80);
     }
-    return wefti_mismatch(&(wefti_caller_t){high->rank, high_name, high_text},
-                          &(wefti_caller_t){low->rank, low_name, low_text});
+    return wefti_mismatch(&(wefti_caller_t){group->ranks[high->rank], high_name, high_text},
+                          &(wefti_caller_t){group->ranks[low->rank], low_name, low_text});
+}
+
+/* The higher rank is named first, so that all ranks report the same text. */
+static weft_status_t report(const weft_group_t *group, const side_t *high, const side_t *low)
+{
+    char where[320], text[160];
+    if ((high->what & low->what & WEFTI_WHAT_FUSED) != 0 &&
+        wefti_fused_difference(low->list, low->rank, high->list, high->rank, where, sizeof where)) {
+        return wefti_error(WEFT_ERR_MISMATCH, "batch: ranks submitted different calls, %s: %s",
+                           wefti_what_text(low->what, low->count, text), where);
+    }
+    return differ(group, high, low);
+}
+
+static side_t side_of(const weft_group_t *group, uint32_t rank, uint64_t what, uint64_t count,
+                      const wefti_call_slot_t *slot)
+{
+    return (side_t){rank, what, count, (const wefti_fused_list_t *)(const void *)slot->data,
+                    wefti_shape_of_slot(group, slot)};
 }
 
 weft_status_t wefti_group_mismatch(weft_group_t *group, const wefti_deferred_t *own, uint32_t peer)
 {
     const wefti_call_slot_t *theirs = wefti_call_slot_of(group, peer, own->number);
     const wefti_call_slot_t *mine = wefti_call_slot_of(group, group->rank, own->number);
+    const side_t ours = side_of(group, group->rank, own->what, own->count, mine);
+    const side_t other = side_of(group, peer, theirs->what, theirs->count, theirs);
     bool first = group->rank < peer;
-    if (own->what & theirs->what & WEFTI_WHAT_FUSED) {
-        char where[320], text[160];
-        if (wefti_fused_difference(first ? mine : theirs, first ? group->rank : peer,
-                                   first ? theirs : mine, first ? peer : group->rank, where,
-                                   sizeof where)) {
-            wefti_error(WEFT_ERR_MISMATCH, "batch: ranks submitted different calls, %s: %s",
-                        wefti_what_text(own->what, own->count, text), where);
-            return wefti_group_fail(group, WEFT_ERR_MISMATCH);
-        }
+    return wefti_group_fail(group, report(group, first ? &other : &ours, first ? &ours : &other));
+}
+
+weft_status_t wefti_meet_mismatch(weft_group_t *group, const wefti_meet_record_t *met)
+{
+    if (met->sides[1].rank == WEFTI_MEET_NONE) {
+        return WEFT_OK;
     }
-    const side_t ours = {group->ranks[group->rank], own->what, own->count, mine};
-    const side_t other = {group->ranks[peer], theirs->what, theirs->count, theirs};
-    /* The higher rank first, so that both sides report the same text. */
-    return wefti_group_fail(group, differ(group, first ? &other : &ours, first ? &ours : &other));
+    side_t sides[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const wefti_meet_side_t *from = &met->sides[i];
+        const void *data = met->data[i];
+        bool shaped = (from->what & WEFTI_WHAT_FUSED) == 0 && from->bytes > 0;
+        sides[i] = (side_t){from->rank, from->what, from->count, data, shaped ? data : NULL};
+    }
+    return wefti_group_fail_here(group, report(group, &sides[1], &sides[0]));
 }

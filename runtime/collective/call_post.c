@@ -4,6 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/collective/call_late.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/collective/call_move.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/collective/fused.h"
@@ -55,7 +56,9 @@ static void refresh_counters(wefti_call_t *call)
     wefti_signal_publish(&own->done.signal, call->number - 1);
     /* relaxed: published with the call slot */
     atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
-    wefti_mirror_done(group, call->number - 1);
+    if (!wefti_group_is_hosted(group)) { /* whose ranks do not look at each other's */
+        wefti_mirror_done(group, call->number - 1);
+    }
 }
 
 /* Known from earlier calls of this size: executors carry it out, whatever the memory is. An
@@ -73,12 +76,30 @@ static bool only_executors(const wefti_call_t *call)
 void wefti_call_publish(wefti_call_t *call, size_t data_bytes)
 {
     weft_group_t *group = call->group;
+    wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
     refresh_counters(call);
-    wefti_call_slot_publish(group, wefti_call_slot_of(group, group->rank, call->number),
-                            call->number, data_bytes);
+    if (!wefti_group_is_hosted(group) || wefti_call_needs_all_slots(call)) {
+        wefti_call_slot_publish(group, own, call->number, data_bytes);
+    } else {
+        wefti_signal_publish(&own->signal, call->number);
+    }
+    if (wefti_group_is_hosted(group)) {
+        wefti_meet_begin(group, call->number, false);
+    }
     call->unsettled |= WEFTI_UNSETTLED_POSTING;
     call->peer = 1;
     call->state = WEFTI_CALL_POSTED;
+}
+
+/* In a hosted group, what needs the slots or the buffers of ranks on other hosts is out of the
+ * question: data goes by a schedule, which opens the links that it needs. A call without data has
+ * none. */
+static void keep_to_schedules(wefti_call_t *call)
+{
+    const uint32_t kept = WEFTI_POSTED_DATA | WEFTI_POSTED_IN_PLACE | WEFTI_POSTED_OUT_OF_PLACE;
+    if (wefti_group_is_hosted(call->group) && !wefti_call_needs_all_slots(call)) {
+        call->flags &= kept;
+    }
 }
 
 weft_status_t wefti_call_post(wefti_call_t *call)
@@ -91,8 +112,9 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     weft_group_t *group = call->group;
     wefti_call_slot_t *own = wefti_call_slot_of(group, group->rank, call->number);
     uint64_t direct_min = least_direct(call);
-    bool fits =
-        may_post && call->longest <= group->calls->slot_bytes && wefti_call_fits_posting(call);
+    bool hosted = wefti_group_is_hosted(group);
+    uint64_t most = hosted ? 0 : group->calls->slot_bytes;
+    bool fits = may_post && call->longest <= most && wefti_call_fits_posting(call);
     if (call->fused != NULL) {
         wefti_fused_pack(call);
         wefti_fused_post(call, own);
@@ -119,12 +141,15 @@ weft_status_t wefti_call_post(wefti_call_t *call)
                 wefti_group_commit_work(group, wefti_call_work_bytes(call, call->longest)));
         }
         call->flags |= call->schedule.possible ? wefti_call_offer(call, own) : 0;
+    }
+    if (call->flags != WEFTI_POSTED_DATA || hosted) { /* else data may be in its place */
         own->at.selection = group->calls->selection.digest[call->request.op];
     }
+    keep_to_schedules(call);
     own->what = call->what | (uint64_t)call->flags << WEFTI_WHAT_FLAGS_SHIFT;
     own->count = call->posted_count;
     size_t bytes = posted_bytes(call);
-    if (group->put_peer_count > 0) {
+    if (group->put_peer_count > 0 && !hosted) {
         group->calls->shape_at = wefti_align_up(bytes, 64);
     }
     if (call->posted_count > WEFTI_COUNT_MASK && !wefti_call_op(call)->variable) {
@@ -132,7 +157,7 @@ weft_status_t wefti_call_post(wefti_call_t *call)
     }
     wefti_call_publish(call, bytes);
     /* Small enough that all ranks post data, whatever their memory is. */
-    call->certain = fits && call->longest < direct_min;
+    call->certain = fits && call->longest < direct_min && !hosted;
     return WEFT_OK;
 }
 
@@ -158,19 +183,22 @@ void wefti_call_post_refusal(wefti_call_t *call)
     own->count = call->posted_count;
     memcpy(own->data, group->calls->refusals[call - group->calls->ring], WEFTI_REFUSAL_BYTES);
     wefti_call_publish(call, WEFTI_REFUSAL_BYTES);
-    defer(call);
-    call->state = WEFTI_CALL_DONE;
+    if (!wefti_group_is_hosted(group)) { /* there it passes on what other hosts know */
+        defer(call);
+        call->state = WEFTI_CALL_DONE;
+    }
 }
 
-weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r)
+weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r, uint64_t count, const char *text)
 {
-    weft_group_t *group = call->group;
-    const wefti_call_slot_t *theirs = wefti_call_slot_of(group, r, call->number);
-    weft_status_t status = (weft_status_t) - (int64_t)(theirs->count & INT8_MAX);
+    const weft_group_t *group = call->group;
+    weft_status_t status = (weft_status_t) - (int64_t)(count & INT8_MAX);
     call->state = WEFTI_CALL_REFUSED;
-    defer(call);
+    if (!wefti_group_is_hosted(group)) {
+        defer(call);
+    }
     return wefti_error(status < 0 ? status : WEFT_ERR_INVALID_ARGUMENT, "rank %u: %.*s",
-                       group->ranks[r], (int)WEFTI_REFUSAL_BYTES - 1, (const char *)theirs->data);
+                       group->ranks[r], (int)WEFTI_REFUSAL_BYTES - 1, text);
 }
 
 /* ---- what others posted ---- */
@@ -201,9 +229,38 @@ static bool needs(const wefti_call_t *call, uint32_t r)
            wefti_side_is_on(op->recv, call->group->rank == call->request.root);
 }
 
+/* In a hosted group: what ranks agreed on. */
+static weft_status_t see_meeting(wefti_call_t *call, wefti_blocked_t *out_blocked)
+{
+    weft_group_t *group = call->group;
+    weft_status_t status = wefti_meet_advance(group, out_blocked);
+    if (status != WEFT_OK) {
+        return status < 0 ? wefti_group_fail(group, status) : status;
+    }
+    const wefti_meet_record_t *met = wefti_meet_result(group);
+    for (uint32_t i = 0; i < 2 && met->sides[i].rank != WEFTI_MEET_NONE; i++) {
+        const wefti_meet_side_t *side = &met->sides[i];
+        if (side->what == WEFTI_WHAT_REFUSED && call->refuses) { /* its caller has the error */
+            call->state = WEFTI_CALL_DONE;
+            return WEFT_OK;
+        }
+        if (side->what == WEFTI_WHAT_REFUSED) {
+            return wefti_call_refused(call, side->rank, side->count, (const char *)met->data[i]);
+        }
+    }
+    call->flags &= met->flags;
+    return wefti_meet_mismatch(group, met);
+}
+
 weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_blocked)
 {
     weft_group_t *group = call->group;
+    if (wefti_group_is_hosted(group)) {
+        weft_status_t status = see_meeting(call, out_blocked);
+        if (status != WEFT_OK || call->refuses || !wefti_call_needs_all_slots(call)) {
+            return status;
+        }
+    }
     wefti_deferred_t own = {
         .number = call->number, .peer = 1, .what = call->what, .count = call->posted_count};
     for (; call->peer < group->size; call->peer++) {
@@ -218,8 +275,9 @@ weft_status_t wefti_call_see_postings(wefti_call_t *call, wefti_blocked_t *out_b
         }
         if (!same_call(&own, theirs) ||
             ((call->what & WEFTI_WHAT_SELECTION_MASK) != 0 && !same_selection(call, theirs))) {
-            return theirs->what == WEFTI_WHAT_REFUSED ? wefti_call_refused(call, r)
-                                                      : wefti_group_mismatch(group, &own, r);
+            return theirs->what == WEFTI_WHAT_REFUSED
+                       ? wefti_call_refused(call, r, theirs->count, (const char *)theirs->data)
+                       : wefti_group_mismatch(group, &own, r);
         }
         call->flags &= (uint32_t)(theirs->what >> WEFTI_WHAT_FLAGS_SHIFT) & 0xffu;
         if ((call->flags & WEFTI_POSTED_DATA) == 0) {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "runtime/base/error.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/collective/call_move.h"
 #include "runtime/collective/call_steps.h"
 #include "runtime/collective/schedule_cache.h"
@@ -178,10 +179,11 @@ static void collect_places(const wefti_call_t *call, bool in_place)
     const weft_group_t *group = call->group;
     wefti_schedules_t *all = group->calls->schedules;
     const uint8_t *base = group->bases[group->rank];
+    bool known = !wefti_group_is_hosted(group) || wefti_call_needs_all_slots(call);
     for (uint32_t r = 0; r < group->size; r++) {
         const wefti_call_slot_t *slot = wefti_call_slot_of(group, r, call->number);
-        all->send[r] = slot->at.send;
-        all->recv[r] = slot->at.recv;
+        all->send[r] = known ? slot->at.send : 0; /* 0: not touched, as buffers are hidden */
+        all->recv[r] = known ? slot->at.recv : 0;
         if (in_place && joins_receive_buffers(call)) {
             all->send[r] = all->recv[r] + wefti_call_alias_at(call, r);
         }

@@ -51,7 +51,7 @@ size_t wefti_call_post_shape(const wefti_call_t *call, wefti_call_slot_t *slot, 
 {
     const weft_group_t *group = call->group;
     const wefti_shape_note_t *shape = &group->calls->posted_shapes[call - group->calls->ring];
-    bool puts = group->put_peer_count > 0;
+    bool puts = group->put_peer_count > 0 && !wefti_group_is_hosted(group);
     size_t at = group->calls->shape_at;
     size_t used = (call->flags & WEFTI_POSTED_DATA) != 0 ? call->area_bytes : 0;
     if (shape->rank == 0) { /* the digest says it all */
@@ -89,13 +89,17 @@ void wefti_note_text(const wefti_shape_note_t *shape, uint64_t count, char *out,
     }
 }
 
-void wefti_shape_text(const weft_group_t *group, uint64_t count, const wefti_call_slot_t *slot,
-                      char *out, size_t bytes)
+const wefti_shape_note_t *wefti_shape_of_slot(const weft_group_t *group,
+                                              const wefti_call_slot_t *slot)
 {
-    wefti_shape_note_t shape = {0};
-    if (group->calls->shape_at + sizeof shape <= WEFTI_SLOT_DATA) {
-        shape = *note_of(group, (wefti_call_slot_t *)(uintptr_t)slot);
-    }
+    return group->calls->shape_at + sizeof(wefti_shape_note_t) <= WEFTI_SLOT_DATA
+               ? note_of(group, (wefti_call_slot_t *)(uintptr_t)slot)
+               : NULL;
+}
+
+void wefti_shape_text(uint64_t count, const wefti_shape_note_t *note, char *out, size_t bytes)
+{
+    wefti_shape_note_t shape = note != NULL ? *note : (wefti_shape_note_t){0};
     uint32_t tag = (uint32_t)(count >> WEFTI_COUNT_SHAPE_SHIFT);
     shape.rank = shape.tag == tag ? shape.rank : 0; /* it was not sent along */
     shape.tag = tag;

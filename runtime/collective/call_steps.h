@@ -26,8 +26,9 @@ void wefti_call_publish(wefti_call_t *call, size_t data_bytes);
 
 /* Instead of posting: the call is done on this rank. */
 void wefti_call_post_refusal(wefti_call_t *call);
-/* The error of a call that rank r refused; the group stays usable. */
-weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r);
+/* The error of a call that rank r refused, with the count and the text of its slot; the group stays
+ * usable. */
+weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r, uint64_t count, const char *text);
 
 /* call_schedule.c. Before a call is posted: what its size and the user ask for. */
 weft_status_t wefti_call_consider(wefti_call_t *call, bool *out_may_post);

@@ -65,9 +65,9 @@ static inline uint8_t *wefti_call_slot_area(const wefti_call_t *call, wefti_call
 void wefti_fused_pack(const wefti_call_t *call);
 void wefti_fused_unpack(const wefti_call_t *call);
 void wefti_fused_post(const wefti_call_t *call, wefti_call_slot_t *slot);
-/* Where two call slots of fused calls differ; false when they do not. Text holds bytes. */
-bool wefti_fused_difference(const wefti_call_slot_t *low, uint32_t low_rank,
-                            const wefti_call_slot_t *high, uint32_t high_rank, char *text,
+/* Where the lists of two fused calls differ; false when they do not. Text holds bytes. */
+bool wefti_fused_difference(const wefti_fused_list_t *low, uint32_t low_rank,
+                            const wefti_fused_list_t *high, uint32_t high_rank, char *text,
                             size_t bytes);
 void wefti_fused_free(const weft_allocator_t *allocator, wefti_fused_t *fused);
 

@@ -6,6 +6,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/error.h"
 #include "runtime/collective/call_aside.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/collective/device_call.h"
 #include "runtime/collective/fused.h"
 #include "runtime/collective/schedule_cache.h"
@@ -86,6 +87,7 @@ static void group_free(weft_group_t *group)
     }
     calls_free(group);
     wefti_free(allocator, group->put_peers);
+    wefti_free(allocator, group->hosts.firsts);
     wefti_free(allocator, group->channels);
     wefti_free(allocator, group->bases);
     pthread_mutex_destroy(&group->link.lock);
@@ -125,8 +127,9 @@ weft_status_t wefti_group_alloc(weft_context_t *context, uint32_t size, weft_gro
 typedef struct parting { /* from one rank of the group */
     weft_group_t *group;
     uint32_t rank;
-    uint64_t deadline_ns;   /* for all ranks of the group */
-    uint64_t gone_since_ns; /* it has left the world, and its word has not come; 0: no */
+    uint64_t deadline_ns;    /* for all ranks of the group */
+    wefti_blocked_t blocked; /* on what it will say */
+    uint64_t gone_since_ns;  /* it has left the world, and its word has not come; 0: no */
 } parting_t;
 
 static bool describe_parting(void *user, wefti_wait_t *out)
@@ -137,13 +140,18 @@ static bool describe_parting(void *user, wefti_wait_t *out)
     out->kind = WEFTI_WAIT_LEAVE;
     out->channel = group->channel;
     out->number = number;
-    for (uint32_t r = 0; r < group->size && out->late_count < WEFTI_WAIT_RANKS; r++) {
+    if (wefti_group_is_hosted(group)) {
+        wefti_meet_describe(group, out);
+    }
+    for (uint32_t r = 0;
+         r < group->size && out->late_count < WEFTI_WAIT_RANKS && !wefti_group_is_hosted(group);
+         r++) {
         if (!wefti_signal_has_reached(&group->channels[r]->done.signal, number)) {
             out->late[out->late_count++] = group->ranks[r];
         }
     }
     snprintf(out->text, sizeof out->text, "group_destroy of group %u", out->channel);
-    return !wefti_signal_has_reached(&group->channels[parting->rank]->done.signal, number);
+    return !wefti_signal_has_reached(parting->blocked.signal, parting->blocked.target);
 }
 
 /* Whose word comes by puts is not known by where that lies, so it is looked for here. Other ranks
@@ -174,6 +182,47 @@ static uint64_t parting_deadline(const weft_group_t *group)
     return patience < UINT64_MAX - now ? now + patience : UINT64_MAX;
 }
 
+static weft_status_t await_parting(parting_t *parting)
+{
+    weft_group_t *group = parting->group;
+    weft_status_t status = wefti_wait_signal_described(
+        group->endpoint, parting->blocked.signal, parting->blocked.target,
+        "a group's ranks to destroy it", poll_parting, describe_parting, parting);
+    wefti_wait_t wait = {0};
+    if (status == WEFT_ERR_TIMEOUT && describe_parting(parting, &wait)) {
+        wefti_waits_gave_up(group->endpoint, wait.late, wait.late_count);
+    }
+    return status;
+}
+
+static weft_status_t part_from_all(weft_group_t *group, uint32_t number, uint64_t deadline)
+{
+    weft_status_t status = WEFT_OK;
+    for (uint32_t r = 0; r < group->size && status >= 0; r++) {
+        parting_t parting = {group, r, deadline, {&group->channels[r]->done.signal, number}, 0};
+        status = await_parting(&parting);
+    }
+    return status;
+}
+
+/* As a call on which ranks agree. */
+static weft_status_t part_by_hosts(weft_group_t *group, uint32_t number, uint64_t deadline)
+{
+    parting_t parting = {.group = group, .deadline_ns = deadline};
+    wefti_meet_begin(group, number, true);
+    weft_status_t status = WEFT_OK;
+    while (status >= 0 &&
+           (status = wefti_meet_advance(group, &parting.blocked)) == WEFT_IN_PROGRESS) {
+        bool host;
+        for (parting.rank = 0;
+             parting.rank + 1 < group->size && !wefti_meet_awaits(group, parting.rank, &host);) {
+            parting.rank++;
+        }
+        status = await_parting(&parting);
+    }
+    return status < 0 ? status : wefti_meet_mismatch(group, wefti_meet_result(group));
+}
+
 /* Waits for this rank's calls, then for all ranks; an error when the group is broken, or a rank
  * does not come. */
 static weft_status_t part(weft_group_t *group)
@@ -186,25 +235,18 @@ static weft_status_t part(weft_group_t *group)
     uint32_t number = ++group->calls->number;
     if (group->put_peer_count > 0) {
         wefti_endpoint_flush(group->endpoint); /* nothing of this rank's comes later */
+    }
+    if (group->put_peer_count > 0 && !wefti_group_is_hosted(group)) {
         wefti_mirror_done(group, number);
     }
     wefti_signal_post(&group->channels[group->rank]->done.signal, number);
     uint64_t since = wefti_now_ns(), deadline = parting_deadline(group);
-    for (uint32_t r = 0; r < group->size; r++) {
-        parting_t parting = {group, r, deadline, 0};
-        weft_status_t status = wefti_wait_signal_described(
-            group->endpoint, &group->channels[r]->done.signal, number,
-            "a group's ranks to destroy it", poll_parting, describe_parting, &parting);
-        if (status < 0) {
-            wefti_wait_t wait = {0};
-            if (status == WEFT_ERR_TIMEOUT && describe_parting(&parting, &wait)) {
-                wefti_waits_gave_up(group->endpoint, wait.late, wait.late_count);
-            }
-            wefti_endpoint_spend_patience(group->endpoint, wefti_now_ns() - since);
-            return status;
-        }
+    weft_status_t status = wefti_group_is_hosted(group) ? part_by_hosts(group, number, deadline)
+                                                        : part_from_all(group, number, deadline);
+    if (status < 0) {
+        wefti_endpoint_spend_patience(group->endpoint, wefti_now_ns() - since);
     }
-    return WEFT_OK;
+    return status;
 }
 
 /* parted: all ranks got here; else the channel is not used again before all have retired it. */

@@ -255,6 +255,7 @@ static weft_status_t build(weft_context_t *context, const members_t *members, ui
                                &group->channels[group->rank]->abort);
     WEFT_RETURN_IF_ERROR(status);
     WEFT_RETURN_IF_ERROR(wefti_mirror_link(group));
+    WEFT_RETURN_IF_ERROR(wefti_group_find_hosts(group));
     wefti_link_init(group, fault_count);
     wefti_group_reset_channel(group, number + 2);
     wefti_waits_forget(group->endpoint, channel);

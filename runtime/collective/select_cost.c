@@ -34,6 +34,12 @@ static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorith
     return resources.lanes <= wefti_area_lanes(group->endpoint->world_size);
 }
 
+static bool opens_few_links(const weft_group_t *group, const wefti_candidate_t *candidate,
+                            const weft_algo_params_t *params)
+{
+    return wefti_group_is_hosted(group) && wefti_cost_has_few_peers(candidate->algorithm, params);
+}
+
 static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
                                uint64_t bytes, bool plain, const weft_algorithm_t **out_algorithm)
 {
@@ -53,11 +59,19 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
     }
     wefti_free(context->allocator, list);
+    /* Hosted groups open few links, unless all algorithms need many. */
+    bool few = false;
+    for (uint32_t i = 0; i < count; i++) {
+        few = few ||
+              (candidates[i].reason == NULL && opens_few_links(group, &candidates[i], &params));
+    }
     for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        bool fits = candidates[i].reason == NULL &&
+                    has_room(group, candidates[i].algorithm, &params) &&
+                    (!few || opens_few_links(group, &candidates[i], &params));
         weft_status_t proof =
-            candidates[i].reason != NULL || !has_room(group, candidates[i].algorithm, &params)
-                ? WEFT_ERR_UNSUPPORTED
-                : wefti_algorithm_prove_places(group->context, candidates[i].algorithm, &params);
+            !fits ? WEFT_ERR_UNSUPPORTED
+                  : wefti_algorithm_prove_places(group->context, candidates[i].algorithm, &params);
         if (proof == WEFT_OK) {
             *out_algorithm = candidates[i].executor ? NULL : candidates[i].algorithm;
             break;

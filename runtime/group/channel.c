@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "ops/algo/algorithms.h"
 #include "runtime/base/error.h"
 
 #define PAGE_BYTES 4096u
@@ -21,7 +22,10 @@ static void lay_out(wefti_channel_layout_t *layout, const wefti_endpoint_t *endp
     layout->area = wefti_align_up(layout->pairs + n * layout->pair_bytes, 64);
     size_t end = layout->area + wefti_run_area_bytes((uint32_t)n, wefti_area_lanes((uint32_t)n));
     if ((endpoint->caps & WEFTI_CAP_DIRECT) == 0) {
-        layout->mirrors = wefti_align_up(end, PAGE_BYTES);
+        layout->meet = wefti_align_up(end, 128);
+        layout->meet_boxes = 1 + wefti_log2_ceil((uint32_t)n);
+        layout->mirrors = wefti_align_up(
+            layout->meet + layout->meet_boxes * sizeof(wefti_meet_box_t), PAGE_BYTES);
         layout->mirror_bytes = wefti_align_up(WEFTI_MIRROR_MAILBOX + layout->pair_bytes, 128);
         layout->reports = layout->mirrors + n * layout->mirror_bytes;
         end = layout->reports + n * sizeof(wefti_recovery_report_t);
@@ -152,6 +156,8 @@ static const wefti_signal_t *signal_of(const wefti_channels_t *channels,
     switch (wait->kind) {
     case WEFTI_WAIT_LEAVE:
         return &channel->done.signal;
+    case WEFTI_WAIT_HOST:
+        return &channel->sent;
     case WEFTI_WAIT_RECV:
         return &mailbox->posted.signal;
     case WEFTI_WAIT_SEND:
@@ -211,6 +217,7 @@ static void reset(wefti_channel_t *channel, uint32_t number)
     set(&channel->done.signal, number);
     set(&channel->slots[0].signal, number);
     set(&channel->slots[1].signal, number);
+    set(&channel->sent, wefti_meet_sent_value(number, 0));
 }
 
 static void reset_mailbox(wefti_mailbox_t *mailbox)
@@ -224,6 +231,9 @@ void wefti_group_reset_channel(weft_group_t *group, uint32_t number)
     wefti_channel_t *own = group->channels[group->rank];
     uint32_t n = group->endpoint->world_size;
     reset(own, number);
+    for (uint32_t i = 0; i < group->layout.meet_boxes; i++) {
+        set(&wefti_meet_box(group, group->rank, i)->came.signal, number);
+    }
     for (uint32_t i = 0; i < n; i++) {
         reset_mailbox(wefti_mailbox_of(group, group->rank, i));
     }

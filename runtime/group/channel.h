@@ -6,6 +6,7 @@
  *   channel    two call slots, counters, the first error   wefti_channel_t
  *   mailboxes  one per rank of the world, with two buffers each
  *   area       counters of schedules
+ *   meet       of the first rank of a host: what its host and other hosts say of a call
  *   mirrors    of ranks whose memory is not mapped (mirror.h)
  *   recovery   one record per rank of the world
  *
@@ -79,7 +80,9 @@ typedef struct wefti_channel {
     wefti_fault_t abort;
     wefti_signal_t alarm;     /* in mirrors: 1 says that abort is readable */
     _Atomic uint32_t claimed; /* the last call in which some rank took this rank's share upon it */
-    uint8_t pad[12];
+    /* Of calls that ranks agree on by hosts: what this rank has sent (wefti_meet_sent_value). */
+    wefti_signal_t sent;
+    uint8_t pad[4];
     wefti_call_slot_t slots[2];
 } wefti_channel_t;
 _Static_assert(offsetof(wefti_channel_t, slots) == 768, "channels are shared memory");
@@ -107,10 +110,45 @@ typedef struct wefti_recovery_report {
 } wefti_recovery_report_t;
 _Static_assert(sizeof(wefti_recovery_report_t) == 64, "reports are shared memory");
 
+/*
+ * Where ranks agree on a call by hosts (collective/call_meet.c): what several ranks posted, in one
+ * record. Sides are the first rank, and the first one that posted something else.
+ */
+#define WEFTI_MEET_DATA 1088u /* of a call slot's data: what messages of errors are made from */
+typedef struct wefti_meet_side {
+    uint32_t rank;  /* in the group; WEFTI_MEET_NONE: there is no such side */
+    uint32_t bytes; /* of its data */
+    uint64_t what, count, selection;
+} wefti_meet_side_t;
+#define WEFTI_MEET_NONE UINT32_MAX
+
+typedef struct wefti_meet_record {
+    wefti_meet_side_t sides[2];
+    uint32_t flags; /* WEFTI_POSTED_*, and-ed */
+    uint8_t pad[60];
+    uint8_t data[2][WEFTI_MEET_DATA]; /* of each side */
+} wefti_meet_record_t;
+_Static_assert(sizeof(wefti_meet_record_t) == 2304, "records travel");
+
+/* What channel->sent is after so many messages to other hosts for call number. */
+static inline uint32_t wefti_meet_sent_value(uint32_t number, uint32_t messages)
+{
+    return number << 5 | messages;
+}
+
+/* In the channel of the first rank of a host. Box 0 is what all ranks agreed on, for the ranks of the
+ * host; box i + 1 is what came from another host in round i. Records of calls take turns. */
+typedef struct wefti_meet_box {
+    wefti_signal_line_t came; /* the number of the call */
+    wefti_meet_record_t records[2];
+} wefti_meet_box_t;
+
 /* Where the parts of a channel are, from its start; equal on all ranks of a context. */
 typedef struct wefti_channel_layout {
     size_t pairs, pair_bytes;     /* world_size mailboxes with their buffers */
     size_t area;                  /* counters of schedules; wefti_area_lanes() lanes */
+    size_t meet;                  /* wefti_meet_box_t */
+    uint32_t meet_boxes;          /* 0: all ranks map each other's memory */
     size_t mirrors, mirror_bytes; /* world_size mirrors (mirror.c); 0: no rank needs one */
     size_t reports;               /* world_size of wefti_recovery_report_t, if there are mirrors */
     size_t total_bytes;

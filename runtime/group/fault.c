@@ -98,6 +98,9 @@ static void wake(const weft_group_t *group, uint32_t rank)
     wefti_futex_wake_all(&channel->done.signal.value);
     if (!wefti_group_puts(group, rank)) { /* mirrors have none */
         wake_area((uint8_t *)channel + group->layout.area, group->endpoint->world_size);
+        for (uint32_t i = 0; wefti_group_is_hosted(group) && i < group->layout.meet_boxes; i++) {
+            wefti_futex_wake_all(&wefti_meet_box(group, rank, i)->came.signal.value);
+        }
     }
     for (uint32_t i = 0; i < group->size; i++) {
         wefti_mailbox_t *mailbox = wefti_mailbox_of(group, rank, i);
@@ -106,7 +109,7 @@ static void wake(const weft_group_t *group, uint32_t rank)
     }
 }
 
-weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
+static weft_status_t fail(weft_group_t *group, weft_status_t status, bool notifies)
 {
     char text[WEFTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", weft_last_error());
@@ -133,13 +136,23 @@ weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
         }
     }
     wefti_endpoint_note_error(group->endpoint, status, text);
-    if (first) { /* else the rank that was first notifies them */
+    if (first && notifies) { /* else the rank that was first notifies them */
         wefti_mirror_abort(group, status, text);
     }
     for (uint32_t r = 0; r < group->size; r++) {
         wake(group, r);
     }
     return wefti_group_check_lasting(group);
+}
+
+weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status)
+{
+    return fail(group, status, true);
+}
+
+weft_status_t wefti_group_fail_here(weft_group_t *group, weft_status_t status)
+{
+    return fail(group, status, false);
 }
 
 weft_status_t wefti_group_check(weft_group_t *group)

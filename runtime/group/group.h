@@ -3,6 +3,7 @@
  * The ranks of a group, the memory that they share, and its first error. Calls are above it.
  *
  *   channel.h     the memory that the ranks share, and the pool that it comes from
+ *   hosts.c       the hosts of large groups
  *   fault.c       the first error of a group, written down for all its ranks; broken links
  *   mirror.c      channels of ranks whose memory is not mapped
  *   mirror_put.c  keeps copies of this rank's channel up to date there
@@ -24,6 +25,20 @@ typedef struct wefti_group_link {
     char text[240];          /* of the last one */
 } wefti_group_link_t;
 
+/* Of a group whose ranks agree on calls by hosts; count 0: of any other. */
+typedef struct wefti_group_hosts {
+    uint32_t count, own;  /* hosts; this rank's */
+    uint32_t *firsts;     /* [count] the first rank of each, which speaks for it */
+    uint32_t *locals;     /* [local_count] the ranks of this host, in ascending order */
+    uint32_t local_count; /* locals[0] == firsts[own] */
+} wefti_group_hosts_t;
+
+/* Groups of more ranks than this, on several hosts, agree on calls by hosts: their ranks open links
+ * to few others. Others take one message from each rank to each, which is quicker. A variable for
+ * tests alone, which set it before any rank begins. */
+#define WEFTI_MESH_RANKS 32u
+extern uint32_t wefti_mesh_ranks;
+
 struct weft_group {
     struct wefti_calls *calls;         /* collective/call.h */
     weft_context_t *context;           /* retained */
@@ -40,6 +55,7 @@ struct weft_group {
     wefti_channel_t **channels; /* over a put link: its mirror in this rank's region */
     uint32_t *put_peers;        /* [put_peer_count] to whom this rank has put links */
     uint32_t put_peer_count;
+    wefti_group_hosts_t hosts;
     wefti_channel_layout_t layout;
     struct {
         size_t offset, half_bytes; /* in every rank's region: two halves, which take turns */
@@ -63,6 +79,25 @@ static inline wefti_call_slot_t *wefti_call_slot_of(const weft_group_t *group, u
                                                     uint32_t number)
 {
     return &group->channels[rank]->slots[number & 1];
+}
+
+/* hosts.c: finds the hosts of a large group whose put links are known. */
+weft_status_t wefti_group_find_hosts(weft_group_t *group);
+/* Whether its ranks agree on calls by hosts. */
+static inline bool wefti_group_is_hosted(const weft_group_t *group)
+{
+    return group->hosts.count > 0;
+}
+/* The rank that speaks for this rank's host. */
+static inline uint32_t wefti_group_first(const weft_group_t *group)
+{
+    return group->hosts.firsts[group->hosts.own];
+}
+static inline wefti_meet_box_t *wefti_meet_box(const weft_group_t *group, uint32_t rank,
+                                               uint32_t box)
+{
+    return (wefti_meet_box_t *)(void *)((uint8_t *)group->channels[rank] + group->layout.meet +
+                                        box * sizeof(wefti_meet_box_t));
 }
 
 /* channel.c: memory for the first bytes of one half of this rank's staging, before this rank or a
@@ -105,6 +140,8 @@ uint8_t *wefti_memory_of_peer(const weft_group_t *group, uint32_t rank, uint64_t
 
 /* fault.c: the first error of the group goes to all its ranks and wakes them. Returns it. */
 weft_status_t wefti_group_fail(weft_group_t *group, weft_status_t status);
+/* The same of an error that ranks on other hosts find by themselves. */
+weft_status_t wefti_group_fail_here(weft_group_t *group, weft_status_t status);
 /* WEFT_OK, or the error of the group or the world, or of a link before the group recovered. */
 weft_status_t wefti_group_check(weft_group_t *group);
 /* The same without links that can be recovered: errors that are final. */

@@ -9,10 +9,11 @@
 
 /* ---- making a group ---- */
 
-static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t world_rank)
+/* In the channel of reader, a rank of this host. */
+static wefti_channel_t *mirror_of(const weft_group_t *group, uint32_t reader, uint32_t world_rank)
 {
-    uint8_t *own = (uint8_t *)group->channels[group->rank];
-    return (wefti_channel_t *)(void *)(own + group->layout.mirrors +
+    uint8_t *channel = (uint8_t *)group->channels[reader];
+    return (wefti_channel_t *)(void *)(channel + group->layout.mirrors +
                                        world_rank * group->layout.mirror_bytes);
 }
 
@@ -31,7 +32,7 @@ weft_status_t wefti_mirror_link(weft_group_t *group)
     for (uint32_t r = 0; r < group->size; r++) {
         if (group->bases[r] == NULL) {
             group->put_peers[group->put_peer_count++] = r;
-            group->channels[r] = mirror_of(group, group->ranks[r]);
+            group->channels[r] = mirror_of(group, group->rank, group->ranks[r]);
         }
     }
     return WEFT_OK;
@@ -62,14 +63,31 @@ weft_status_t wefti_mirror_send(const weft_group_t *group, uint32_t peer, size_t
                              value, WEFTI_LANE_CHANNEL);
 }
 
+/* To one rank. In a hosted group it is the first one of its host, and its own alarm says that some
+ * mirror has one. */
+static weft_status_t send_record(const weft_group_t *group, uint32_t peer,
+                                 const wefti_fault_t *record)
+{
+    size_t alarm = offsetof(wefti_channel_t, alarm);
+    WEFT_RETURN_IF_ERROR(wefti_mirror_send(group, peer, offsetof(wefti_channel_t, abort), record,
+                                           sizeof *record, alarm, 1));
+    return wefti_group_is_hosted(group)
+               ? wefti_signal_peer(group->endpoint, group->ranks[peer],
+                                   group->channel_offset + alarm, 1, WEFTI_LANE_CHANNEL)
+               : WEFT_OK;
+}
+
 void wefti_mirror_abort(weft_group_t *group, weft_status_t error, const char *text)
 {
+    const wefti_group_hosts_t *hosts = &group->hosts;
     wefti_fault_t record = {0}; /* not the channel's, which other ranks look at */
     weft_status_t status = WEFT_OK;
     wefti_fault_set(&record, error, text);
-    for (uint32_t i = 0; i < group->put_peer_count && status == WEFT_OK; i++) {
-        status = wefti_mirror_send(group, group->put_peers[i], offsetof(wefti_channel_t, abort),
-                                   &record, sizeof record, offsetof(wefti_channel_t, alarm), 1);
+    const uint32_t *peers = hosts->count > 0 ? hosts->firsts : group->put_peers;
+    uint32_t count = hosts->count > 0 ? hosts->count : group->put_peer_count;
+    for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
+        status =
+            wefti_group_puts(group, peers[i]) ? send_record(group, peers[i], &record) : WEFT_OK;
     }
     if (status < 0) {
         /* The peers would never learn it otherwise. */
@@ -79,8 +97,13 @@ void wefti_mirror_abort(weft_group_t *group, weft_status_t error, const char *te
 
 const wefti_channel_t *wefti_mirror_alarmed(const weft_group_t *group)
 {
+    uint32_t reader = wefti_group_is_hosted(group) ? wefti_group_first(group) : group->rank;
+    if (wefti_group_is_hosted(group) &&
+        atomic_load_explicit(&group->channels[reader]->alarm.value, memory_order_acquire) == 0) {
+        return NULL;
+    }
     for (uint32_t i = 0; i < group->put_peer_count; i++) {
-        wefti_channel_t *mirror = group->channels[group->put_peers[i]];
+        const wefti_channel_t *mirror = mirror_of(group, reader, group->ranks[group->put_peers[i]]);
         /* acquire: the record is complete */
         if (atomic_load_explicit(&mirror->alarm.value, memory_order_acquire) != 0) {
             return mirror;

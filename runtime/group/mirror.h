@@ -32,7 +32,7 @@ weft_status_t wefti_mirror_put(const weft_group_t *group, uint32_t peer, size_t 
 /* The same, then raises a counter there. */
 weft_status_t wefti_mirror_send(const weft_group_t *group, uint32_t peer, size_t at,
                                 const void *data, size_t bytes, size_t counter, uint32_t value);
-/* An error to all peers over put links. */
+/* An error to all peers over put links; of a hosted group, to the first rank of each host. */
 void wefti_mirror_abort(weft_group_t *group, weft_status_t error, const char *text);
 
 /* mirror_put.c: what changed in this rank's channel to all peers over put links. An error breaks

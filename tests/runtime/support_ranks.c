@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/context/context.h"
+#include "runtime/group/group.h"
 #include "tests/faults/hook.h"
 #include "tests/support/support.h"
 
@@ -34,6 +35,15 @@ static test_memory_t memory; /* of all ranks */
 uint64_t support_rank_allocations(void)
 {
     return memory.requests;
+}
+
+/* WEFT_TEST_MESH_RANKS=n: larger groups on several hosts are hosted (wefti_mesh_ranks). */
+static void limit_from_environment(void)
+{
+    const char *text = getenv("WEFT_TEST_MESH_RANKS");
+    if (text != NULL && text[0] != '\0') {
+        wefti_mesh_ranks = (uint32_t)strtoul(text, NULL, 10);
+    }
 }
 
 typedef struct rank_thread {
@@ -147,6 +157,7 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
     char address[128] = "";
     rank_thread_t *ranks = calloc(size, sizeof *ranks);
     RANK_CHECK(ranks != NULL);
+    limit_from_environment();
     test_memory_init(&memory);
     if (links == NULL && uses_sockets()) {
         new_address(address, sizeof address);
@@ -192,6 +203,7 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
 {
     char address[128];
     bool good = true;
+    limit_from_environment();
     test_memory_init(&memory);
     new_address(address, sizeof address);
     fflush(NULL);

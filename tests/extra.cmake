@@ -24,6 +24,16 @@ foreach(test groups collectives batch algorithms capture)
     ENVIRONMENT "WEFT_TEST_HOSTS=2;WEFT_TEST_DELAY_NS=10000")
 endforeach()
 
+# The same in groups whose ranks agree on calls by hosts, as large groups do.
+foreach(test groups put_links link_faults)
+  if(WEFT_SANITIZE AND NOT test STREQUAL "link_faults")
+    continue()
+  endif()
+  add_test(NAME runtime_${test}_hosted COMMAND runtime_${test})
+  set_tests_properties(runtime_${test}_hosted PROPERTIES LABELS "unit;threads" TIMEOUT 900
+    ENVIRONMENT "WEFT_TEST_HOSTS=2;WEFT_TEST_DELAY_NS=10000;WEFT_TEST_MESH_RANKS=1")
+endforeach()
+
 # And over tcp: every rank is a host of its own; ranks that are processes are two to a host.
 foreach(test groups collectives random_training)
   if(WEFT_SANITIZE AND NOT (test STREQUAL "groups" AND WEFT_SANITIZE STREQUAL "thread"))

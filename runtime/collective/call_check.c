@@ -44,9 +44,6 @@ static wefti_check_t check_of(const wefti_call_t *call)
 wefti_check_t wefti_call_choose_check(const wefti_call_t *call)
 {
     uint32_t every = call->group->context->settings.check_every;
-    if (wefti_group_is_hosted(call->group)) { /* what is compared are slots of all ranks */
-        return WEFTI_CHECK_NOTHING;
-    }
     return every == 0 || ++call->group->calls->turns % every != 0 ? WEFTI_CHECK_NOTHING
                                                                   : check_of(call);
 }

@@ -44,12 +44,11 @@ static bool awaits_posting(const wefti_call_t *call, uint32_t r, uint32_t number
     if (!wefti_group_is_hosted(group)) {
         return !has_posted(group, r, number);
     }
-    if (call->state != WEFTI_CALL_POSTED) {
-        return false;
-    }
-    return wefti_meet_awaits(group, r, &host) ||
-           (wefti_meet_is_over(group) && wefti_call_needs_all_slots(call) &&
-            !has_posted(group, r, number));
+    bool all_slots = group->calls->deferred.open || call->state == WEFTI_CALL_COMPARE ||
+                     (call->state == WEFTI_CALL_POSTED && wefti_meet_is_over(group) &&
+                      wefti_call_needs_all_slots(call));
+    return all_slots ? !has_posted(group, r, number)
+                     : call->state == WEFTI_CALL_POSTED && wefti_meet_awaits(group, r, &host);
 }
 
 #define LATE_RANKS 32u
@@ -171,11 +170,12 @@ static void add_all_late(const wefti_call_t *call, wefti_wait_t *wait)
     if (call->pairs.count > 0 || call->state == WEFTI_CALL_RECOVERING) {
         return;
     }
-    bool met = !wefti_group_is_hosted(group) || wefti_meet_is_over(group);
-    if (!met && call->state == WEFTI_CALL_POSTED) {
+    bool meets = wefti_group_is_hosted(group) && call->state == WEFTI_CALL_POSTED &&
+                 !group->calls->deferred.open && !wefti_meet_is_over(group);
+    if (meets) {
         wefti_meet_describe(group, wait);
     }
-    for (uint32_t r = 0; r < group->size && met; r++) {
+    for (uint32_t r = 0; r < group->size && !meets; r++) {
         if (awaits_posting(call, r, wait->number)) {
             wait->kind = WEFTI_WAIT_CALL;
             add_late(wait, group, r);

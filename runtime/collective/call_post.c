@@ -242,6 +242,9 @@ static weft_status_t see_meeting(wefti_call_t *call, wefti_blocked_t *out_blocke
         const wefti_meet_side_t *side = &met->sides[i];
         if (side->what == WEFTI_WHAT_REFUSED && call->refuses) { /* its caller has the error */
             call->state = WEFTI_CALL_DONE;
+            if (wefti_call_is_checked(call)) {
+                wefti_call_skip_check(call);
+            }
             return WEFT_OK;
         }
         if (side->what == WEFTI_WHAT_REFUSED) {

@@ -165,7 +165,9 @@ static weft_status_t poll_parting(void *user)
         return wefti_group_check(group);
     }
     if (wefti_now_ns() >= parting->deadline_ns) {
-        return WEFT_ERR_TIMEOUT;
+        return wefti_error(WEFT_ERR_TIMEOUT,
+                           "rank %u waited too long for rank %u to destroy a group",
+                           group->ranks[group->rank], group->ranks[parting->rank]);
     }
     if (!wefti_group_puts(group, parting->rank) ||
         !wefti_endpoint_has_left(group->endpoint, group->ranks[parting->rank])) {
@@ -173,7 +175,11 @@ static weft_status_t poll_parting(void *user)
     }
     uint64_t now = wefti_now_ns();
     parting->gone_since_ns = parting->gone_since_ns != 0 ? parting->gone_since_ns : now;
-    return now - parting->gone_since_ns < WEFTI_ARRIVES_NS ? WEFT_OK : WEFT_ERR_PEER_DIED;
+    return now - parting->gone_since_ns < WEFTI_ARRIVES_NS
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_PEER_DIED,
+                             "rank %u left the world while rank %u destroyed a group",
+                             group->ranks[parting->rank], group->ranks[group->rank]);
 }
 
 static uint64_t parting_deadline(const weft_group_t *group)
@@ -220,7 +226,11 @@ static weft_status_t part_by_hosts(weft_group_t *group, uint32_t number, uint64_
         }
         status = await_parting(&parting);
     }
-    return status < 0 ? status : wefti_meet_mismatch(group, wefti_meet_result(group));
+    if (status >= 0) {
+        return wefti_meet_mismatch(group, wefti_meet_result(group));
+    }
+    /* Ranks that wait for this one need not wait for what it does: they learn why. */
+    return status == WEFT_ERR_LINK ? status : wefti_group_fail(group, status);
 }
 
 /* Waits for this rank's calls, then for all ranks; an error when the group is broken, or a rank

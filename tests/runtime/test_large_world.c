@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many more ranks than cores, as processes: calls of the world and of small groups, a death. */
+/* Many more ranks than cores, as processes: calls of the world and of small groups, a death. Over
+ * hosts, the world's group agrees on calls by hosts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,11 +130,13 @@ static void run_on_hosts(rank_fn run)
 {
     setenv("WEFT_TEST_TRANSPORT", "tcp", 1);
     setenv("WEFT_TEST_HOSTS", PER_HOST, 1);
+    setenv("WEFT_TEST_MESH_RANKS", "8", 1);
     setenv("WEFT_LINK_TIMEOUT", "300",
            1); /* on a busy machine a process may wait for its turn for long */
     bool good = support_rank_processes(RANKS_OF_HOSTS, run, NULL);
     unsetenv("WEFT_LINK_TIMEOUT");
     unsetenv("WEFT_TEST_HOSTS");
+    unsetenv("WEFT_TEST_MESH_RANKS");
     unsetenv("WEFT_TEST_TRANSPORT");
     assert_true(good);
 }

@@ -397,6 +397,9 @@ static void run_small_calls(rank_world_t *world)
 static void test_small_calls_are_one_message_each_way(void **state)
 {
     (void)state;
+    if (getenv("WEFT_TEST_MESH_RANKS") != NULL) {
+        return; /* hosted groups have no data in slots */
+    }
     wefti_hub_links_t links = {.host_of = apart, .seed = 5};
     support_rank_threads_over(2, run_small_calls, NULL, &links);
 }
@@ -417,6 +420,9 @@ static void run_posted_sizes(rank_world_t *world)
 static void test_postings_to_many_ranks_are_short(void **state)
 {
     (void)state;
+    if (getenv("WEFT_TEST_MESH_RANKS") != NULL) {
+        return; /* hosted groups have no data in slots */
+    }
     wefti_hub_links_t links = {.host_of = two_by_three, .seed = 6};
     support_rank_threads_over(6, run_posted_sizes, NULL, &links);
 }

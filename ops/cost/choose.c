@@ -182,23 +182,42 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params)
     return NULL;
 }
 
-bool wefti_cost_has_few_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
+wefti_peers_t wefti_cost_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params)
 {
-    static const char *const of_all[] = {"mesh", "one-shot", "pairwise"};
-    /* Each rank with those that have its place on other hosts. */
-    static const char *const of_hosts[] = {"hierarchical", "rails", "rails-chain"};
+    /* They end when all ranks have, or read from all. */
+    static const char *const of_all[] = {"mesh",    "one-shot", "pairwise",      "halving-doubling",
+                                         "halving", "doubling", "scatter-gather"};
+    static const char *const of_hosts[] = {"hierarchical", "rails"};
     bool many_hosts = wefti_placement_hosts(params) > MANY_HOSTS;
-    for (size_t i = 0; i < sizeof of_all / sizeof *of_all; i++) {
+    bool reads_few =
+        params->op == WEFT_COLLECTIVE_ALL_REDUCE && strcmp(algorithm->name, "doubling") == 0;
+    for (size_t i = 0; !reads_few && i < sizeof of_all / sizeof *of_all; i++) {
         if (strcmp(algorithm->name, of_all[i]) == 0) {
-            return false;
+            return WEFTI_PEERS_ALL;
         }
     }
     for (size_t i = 0; many_hosts && i < sizeof of_hosts / sizeof *of_hosts; i++) {
         if (strcmp(algorithm->name, of_hosts[i]) == 0) {
-            return false;
+            return WEFTI_PEERS_HOSTS;
         }
     }
-    return true;
+    return WEFTI_PEERS_FEW;
+}
+
+const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params)
+{
+    static const char *const names[] = {"hierarchical", "binomial", "doubling",
+                                        "log-step",     "bruck",    "ring"};
+    for (uint32_t peers = WEFTI_PEERS_FEW; peers <= WEFTI_PEERS_HOSTS; peers++) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            const weft_algorithm_t *algorithm = wefti_algorithm_find(params->op, names[i]);
+            if (algorithm != NULL && wefti_algorithm_reason(algorithm, params) == NULL &&
+                wefti_cost_peers(algorithm, params) == peers) {
+                return algorithm;
+            }
+        }
+    }
+    return wefti_cost_few_steps(params);
 }
 
 uint64_t wefti_cost_slot_bytes(const wefti_costs_t *costs, const weft_algo_params_t *params)

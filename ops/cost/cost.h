@@ -157,8 +157,12 @@ typedef struct wefti_choice {
 #define WEFTI_MAX_PREDICTED_RANKS 64u
 /* NULL: nothing that needs few is eligible. */
 const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params);
-/* Whether a rank exchanges data with few others by it: not with all ranks, or all hosts of many. */
-bool wefti_cost_has_few_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params);
+/* To how many others a rank needs links by an algorithm: few (one for each step, or for each of few
+ * hosts), one for each of many hosts, or as many as there are ranks. */
+typedef enum wefti_peers { WEFTI_PEERS_FEW, WEFTI_PEERS_HOSTS, WEFTI_PEERS_ALL } wefti_peers_t;
+wefti_peers_t wefti_cost_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params);
+/* As wefti_cost_few_steps, with as few links as there are algorithms for. */
+const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params);
 /*
  * How long blocks may be that go with the call slots of a call: these go from every rank to every
  * rank of other hosts, so what a host's card sends in all is to take no longer than a message.

@@ -34,10 +34,18 @@ static bool has_room(const weft_group_t *group, const weft_algorithm_t *algorith
     return resources.lanes <= wefti_area_lanes(group->endpoint->world_size);
 }
 
-static bool opens_few_links(const weft_group_t *group, const wefti_candidate_t *candidate,
-                            const weft_algo_params_t *params)
+/* Hosted groups open as few links as they can. */
+static wefti_peers_t least_peers(const weft_group_t *group, const wefti_candidate_t *candidates,
+                                 uint32_t count, const weft_algo_params_t *params)
 {
-    return wefti_group_is_hosted(group) && wefti_cost_has_few_peers(candidate->algorithm, params);
+    wefti_peers_t least = WEFTI_PEERS_ALL;
+    for (uint32_t i = 0; i < count && wefti_group_is_hosted(group); i++) {
+        wefti_peers_t peers = wefti_cost_peers(candidates[i].algorithm, params);
+        bool fits =
+            candidates[i].reason == NULL && has_room(group, candidates[i].algorithm, params);
+        least = fits && peers < least ? peers : least;
+    }
+    return least;
 }
 
 static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32_t elem_bytes,
@@ -59,16 +67,12 @@ static weft_status_t ask_table(weft_group_t *group, weft_collective_t op, uint32
         status = wefti_cost_choose(&context->costs, &params, &counts, &choice, candidates, &count);
     }
     wefti_free(context->allocator, list);
-    /* Hosted groups open few links, unless all algorithms need many. */
-    bool few = false;
-    for (uint32_t i = 0; i < count; i++) {
-        few = few ||
-              (candidates[i].reason == NULL && opens_few_links(group, &candidates[i], &params));
-    }
+    count = status == WEFT_OK ? count : 0;
+    wefti_peers_t peers = least_peers(group, candidates, count, &params);
     for (uint32_t i = 0; i < count && status == WEFT_OK; i++) {
         bool fits = candidates[i].reason == NULL &&
                     has_room(group, candidates[i].algorithm, &params) &&
-                    (!few || opens_few_links(group, &candidates[i], &params));
+                    wefti_cost_peers(candidates[i].algorithm, &params) <= peers;
         weft_status_t proof =
             !fits ? WEFT_ERR_UNSUPPORTED
                   : wefti_algorithm_prove_places(group->context, candidates[i].algorithm, &params);
@@ -96,7 +100,8 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
     if (!wefti_select_has_executors(group, op)) {
         weft_algo_params_t params;
         wefti_select_params(group, op, 0, &params);
-        *out_algorithm = wefti_cost_few_steps(&params);
+        *out_algorithm = wefti_group_is_hosted(group) ? wefti_cost_few_peers(&params)
+                                                      : wefti_cost_few_steps(&params);
     }
     return WEFT_OK;
 }

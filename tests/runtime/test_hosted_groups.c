@@ -60,6 +60,7 @@ static void run_links(rank_world_t *world)
         RANK_CHECK(y[7] == (float)(root + 7));
         RANK_OK(weft_reduce(x, y, 300, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, root, group, NULL));
     }
+    RANK_OK(weft_all_reduce(x, y, LARGE * 300, WEFT_DTYPE_F32, WEFT_REDUCTION_MAX, group, NULL));
     weft_group_t *next = NULL;
     RANK_OK(weft_group_duplicate(group, &next));
     weft_group_destroy(next);

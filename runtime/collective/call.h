@@ -182,6 +182,7 @@ typedef struct wefti_deferred {
 
 /* Of a hosted group: how far its ranks have agreed on a call (call_meet.c). */
 typedef struct wefti_meeting {
+    uint32_t count; /* meetings since the group was made, or recovered: the same on all ranks */
     uint32_t number, stage;
     uint32_t next;        /* of the ranks of this host: how many have come */
     uint32_t round, sent; /* messages from other hosts, to other hosts */

@@ -8,6 +8,8 @@
  *   REDUCED   each rank reduces another part     a window of each part, taken before the call; the
  *                                                rank that has the part reduces the window again
  *
+ * Digests go to all ranks, also in a hosted group: it opens all links then.
+ *
  * The window is elsewhere in every call. What is taken before a call is kept beside the ring.
  */
 #include <stdio.h>

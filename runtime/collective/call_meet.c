@@ -13,8 +13,9 @@
  * not matter that a host's slots come by several ways. So all ranks have the same record in the end,
  * find the same error, and know that all are in this call.
  *
- * Two records of each box are enough, as two call slots are: a rank is in call k + 2 only after all
- * were in k + 1, so had taken what came for k.
+ * Two records of each box are enough, as two call slots are: a rank is in the meeting k + 2 only
+ * after all were in k + 1, so had taken what came for k. Meetings are counted, as calls with a check
+ * have two numbers.
  */
 #include "runtime/collective/call_meet.h"
 
@@ -143,6 +144,7 @@ static void add_slot(const weft_group_t *group, wefti_meeting_t *meeting, uint32
 void wefti_meet_begin(weft_group_t *group, uint32_t number, bool leaves)
 {
     wefti_meeting_t *meeting = meeting_of(group);
+    meeting->count++;
     meeting->number = number;
     meeting->leaves = leaves;
     meeting->stage = LOCALS;
@@ -181,7 +183,8 @@ static weft_status_t send(weft_group_t *group)
     uint32_t peer = hosts->firsts[(hosts->own + (1u << round)) % hosts->count];
     size_t box =
         group->channel_offset + group->layout.meet + (round + 1) * sizeof(wefti_meet_box_t);
-    size_t at = box + offsetof(wefti_meet_box_t, records) + (number & 1) * sizeof meeting->record;
+    size_t at =
+        box + offsetof(wefti_meet_box_t, records) + (meeting->count & 1) * sizeof meeting->record;
     WEFT_RETURN_IF_ERROR(wefti_put(group->endpoint, group->ranks[peer], at, &meeting->record,
                                    record_bytes(&meeting->record), LANE));
     WEFT_RETURN_IF_ERROR(wefti_signal_peer(group->endpoint, group->ranks[peer],
@@ -217,11 +220,11 @@ static weft_status_t exchange(weft_group_t *group, wefti_blocked_t *out_blocked)
         if (!wefti_signal_comes_soon(group->endpoint, &box->came.signal, meeting->number)) {
             return wefti_call_blocked_on(&box->came.signal, meeting->number, out_blocked);
         }
-        WEFT_RETURN_IF_ERROR(add_record(group, &meeting->record, &box->records[meeting->number & 1],
+        WEFT_RETURN_IF_ERROR(add_record(group, &meeting->record, &box->records[meeting->count & 1],
                                         sender_of(group)));
     }
     wefti_meet_box_t *result = wefti_meet_box(group, group->rank, 0);
-    memcpy(&result->records[meeting->number & 1], &meeting->record, record_bytes(&meeting->record));
+    memcpy(&result->records[meeting->count & 1], &meeting->record, record_bytes(&meeting->record));
     wefti_signal_post(&result->came.signal, meeting->number);
     meeting->stage = DONE;
     return WEFT_OK;
@@ -256,7 +259,7 @@ bool wefti_meet_is_over(const weft_group_t *group)
 const wefti_meet_record_t *wefti_meet_result(const weft_group_t *group)
 {
     return &wefti_meet_box(group, wefti_group_first(group), 0)
-                ->records[meeting_of(group)->number & 1];
+                ->records[meeting_of(group)->count & 1];
 }
 
 /* ---- who is late ---- */

@@ -125,6 +125,7 @@ static void reset(weft_group_t *group)
     wefti_schedules_destroy(group);
     group->calls->staged = group->calls->area = 0;
     group->calls->deferred = (wefti_deferred_t){0};
+    group->calls->meeting.count = 0;
     memset(group->calls->sent, 0, group->size * sizeof *group->calls->sent);
     memset(group->calls->received, 0, group->size * sizeof *group->calls->received);
     wefti_asides_drop_unfinished(group);

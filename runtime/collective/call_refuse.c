@@ -2,7 +2,8 @@
 /*
  * A rank that cannot make a call, mostly because of an argument. Its call slot has the error instead
  * of a signature. The rank itself does not wait for the others: they are at this call before it
- * posts the next one (wefti_deferred_t).
+ * posts the next one (wefti_deferred_t). In a hosted group it does wait: it passes on what its host
+ * and others know (call_meet.c).
  *
  *   rank 0   all_reduce(send = NULL)   slot: REFUSED "all_reduce: send is NULL"   returns
  *   rank 1   all_reduce(send, ..)      sees rank 0's slot                         returns it, too

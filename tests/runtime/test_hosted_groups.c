@@ -116,6 +116,37 @@ static void test_results(void **state)
     support_rank_threads_over(RANKS, run_results, &links, &links); /* in registered memory */
 }
 
+/* A call that is not compared has a second number, which the end of the group does not wait for. */
+static void run_checked(rank_world_t *world)
+{
+    float x[16];
+    for (uint32_t i = 0; i < 12; i++) {
+        weft_group_t *group = NULL;
+        RANK_OK(weft_group_create_world(world->context, &group));
+        for (uint32_t k = 0; k < 16; k++) {
+            x[k] = (float)(world->rank + k);
+        }
+        RANK_OK(weft_all_reduce(x, x, 16, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, group, NULL));
+        RANK_CHECK(x[1] == 45);
+        RANK_OK(weft_broadcast(x, x, 16, WEFT_DTYPE_F32, i % RANKS, group, NULL));
+        RANK_OK(weft_barrier(group, NULL));
+        RANK_CHECK(weft_all_reduce(world->rank == i % RANKS ? NULL : x, x, 16, WEFT_DTYPE_F32,
+                                   WEFT_REDUCTION_SUM, group, NULL) == WEFT_ERR_INVALID_ARGUMENT);
+        RANK_OK(weft_barrier(group, NULL));
+        weft_group_destroy(group);
+        RANK_OK(weft_group_status(world->group));
+    }
+}
+
+static void test_checked_calls(void **state)
+{
+    (void)state;
+    wefti_hub_links_t links = {.host_of = uneven, .seed = 5, .max_delay_ns = 50000};
+    setenv("WEFT_CHECK", "results", 1);
+    support_rank_threads_over(RANKS, run_checked, NULL, &links);
+    unsetenv("WEFT_CHECK");
+}
+
 /* ---- errors of one rank ---- */
 
 static weft_status_t sum(weft_group_t *group, float *x, uint64_t count)
@@ -285,6 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_links),
         cmocka_unit_test(test_results),
+        cmocka_unit_test(test_checked_calls),
         cmocka_unit_test(test_errors_of_one_rank),
         cmocka_unit_test(test_ranks_that_do_not_come),
         cmocka_unit_test(test_ranks_that_wait_for_each_other),

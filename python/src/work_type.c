@@ -75,7 +75,7 @@ static PyObject *wait_for(wp_work_t *work, PyObject *timeout)
     } else if (status < 0) {
         wp_raise_text(work->state, status, "%s", text);
     } else {
-        wp_raise_text(work->state, WEFT_ERR_TIMEOUT, "the work is not done after %.3g s",
+        wp_raise_text(work->state, WEFT_ERR_TIMEOUT, "timeout: the work is not done after %.3g s",
                       (double)timeout_ns * 1e-9);
     }
     Py_DECREF((PyObject *)work);

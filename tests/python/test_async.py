@@ -207,7 +207,7 @@ class Timeouts(ranks.RankCase):
             with self.assertRaisesRegex(weft.WeftStateError, "not done yet"):
                 work.result()
             begin = time.monotonic()
-            with self.raises_within(TimeoutError, "not done after 0.05 s"):
+            with self.raises_within(TimeoutError, "timeout: the work is not done after 0.05 s"):
                 work.wait(timeout=0.05)
             self.assertGreaterEqual(time.monotonic() - begin, 0.05)
             with self.assertRaises(weft.WeftTimeoutError):

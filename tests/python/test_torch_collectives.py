@@ -572,7 +572,7 @@ class Works(TorchCase):
         x = torch.full((4,), float(self.rank))
         if self.rank == 0:
             work = dist.all_reduce(x, async_op=True)
-            with self.raises_within(TimeoutError):
+            with self.raises_within(TimeoutError, "timeout"):
                 work.wait(datetime.timedelta(milliseconds=50))
             self.assertFalse(work.is_completed())
             self.meet()

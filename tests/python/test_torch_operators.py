@@ -107,6 +107,12 @@ class Values(ranks.RankCase):
         expected = 2 if VERSION >= (2, 14) else 1 if VERSION >= (2, 10) else 0
         self.assertEqual(operators.level, expected)
 
+    def test_no_argument_is_called_self(self):
+        """torch warns users of such operators when it compiles them."""
+        for op in "all_reduce_", "all_reduce", "all_gather", "reduce_scatter_out", "all_to_all_out":
+            names = [argument.name for argument in getattr(ops, op).default._schema.arguments]
+            self.assertNotIn("self", names)
+
     def test_dtypes(self):
         for dtype in DTYPES:
             with self.subTest(dtype=dtype):

@@ -23,11 +23,11 @@ from weft.torch.process_group import group_of
 _names = {}
 _WORLD = "weft"                                     # the world of weft.init
 _SCHEMAS = {
-    "all_reduce_": "(Tensor(a!) self, str reduce_op, str group_name) -> ()",
-    "all_reduce": "(Tensor self, str reduce_op, str group_name) -> Tensor",
-    "all_gather": "(Tensor self, int group_size, str group_name) -> Tensor",
-    "reduce_scatter": "(Tensor self, str reduce_op, int group_size, str group_name) -> Tensor",
-    "all_to_all": "(Tensor self, str group_name) -> Tensor",
+    "all_reduce_": "(Tensor(a!) tensor, str reduce_op, str group_name) -> ()",
+    "all_reduce": "(Tensor tensor, str reduce_op, str group_name) -> Tensor",
+    "all_gather": "(Tensor tensor, int group_size, str group_name) -> Tensor",
+    "reduce_scatter": "(Tensor tensor, str reduce_op, int group_size, str group_name) -> Tensor",
+    "all_to_all": "(Tensor tensor, str group_name) -> Tensor",
 }
 # These return nothing, which every torch functionalizes. Overloads would be called all_gather.out, but a call of
 # torch.ops.weft.all_gather(.., out=y) tries the other overload first, and its exception costs 5 us.

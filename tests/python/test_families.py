@@ -74,7 +74,7 @@ def compile_model(name, **options):
 
 
 class Families(ranks.RankCase):
-    RANKS = (2,) if ranks.SANITIZED else (1, 2, 4)
+    RANKS = (1, 2, 4)
 
     def check_values(self, values, name, bound):
         """Norm and two products of each."""

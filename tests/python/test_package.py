@@ -113,7 +113,6 @@ class Interpreters(unittest.TestCase):
         done = run(sys.executable, "-c", "from weft import *; print(Session.save, compile.__name__, Plan.load, Fuser)")
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    @unittest.skipIf(ranks.SANITIZED, "other interpreters are for the plain build")
     def test_other_interpreters(self):
         """The same binary in other versions from CPython 3.9 on, where some are installed (also by pyenv)."""
         root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
@@ -132,7 +131,6 @@ class Interpreters(unittest.TestCase):
                 self.assertIn("weft-works", self.use(path, numpy=True))
 
 
-@unittest.skipIf(ranks.SANITIZED, "a wheel is made of the plain build")
 class Wheel(unittest.TestCase):
     """`pip install .` into a fresh environment, of the library that CMake has built."""
 

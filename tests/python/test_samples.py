@@ -15,7 +15,6 @@ np = ranks.need("numpy")
 SAMPLES = ranks.SOURCE / "samples" / "python"
 DATA = "/usr/share/datasets/fashion-mnist"
 HAS_DATA = os.path.exists(os.path.join(DATA, "train-images-idx3-ubyte.gz"))
-SLOW = "slow under sanitizers, and calls nothing that other tests do not call there"
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
@@ -34,14 +33,12 @@ class Samples(unittest.TestCase):
         return done.stdout
 
     @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
-    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_train_numpy(self):
         said = self.run_sample("train_numpy.py", "--epochs", "1", "--steps", "120")
         self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.7)
         self.assertIn("2 ranks have the same weights", said)
 
     @unittest.skipUnless(HAS_DATA, "dataset-fashion-mnist is not installed")
-    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_compile_onnx(self):
         with tempfile.TemporaryDirectory(prefix="weft-test-") as folder:
             said = self.run_sample("compile_onnx.py", "--steps", "60", "--optimizer", "adam", "--bucket", "one",
@@ -52,7 +49,6 @@ class Samples(unittest.TestCase):
             self.assertGreater(os.path.getsize(f"{folder}/m.onnx"), 1 << 20)
 
     @unittest.skipUnless(HAS_DATA and HAS_TORCH, "dataset-fashion-mnist or torch is not installed")
-    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_train_torch(self):
         said = self.run_sample("train_torch.py", "--epochs", "1", "--steps", "100", "--model", "mlp")
         self.assertGreater(number(r"accuracy ([\d.]+)", said), 0.6)
@@ -66,7 +62,6 @@ class Samples(unittest.TestCase):
             self.assertGreater(number(r"split.*? ([\d.]+) us, of which", said), 0)
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
-    @unittest.skipIf(ranks.SANITIZED, "under a sanitizer torch's libraries take too long to load")
     def test_vllm_communicator(self):
         for count in (1, 2):
             said = self.run_sample("vllm_communicator.py", count=count)
@@ -108,7 +103,6 @@ class Bench(unittest.TestCase):
             self.assertRegex(said, r"(?m)^ +65536 ")
 
     @unittest.skipUnless(HAS_TORCH, "torch is not installed")
-    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_beside_gloo(self):
         """Operators that Gloo has, and one that it has not."""
         rows = json.loads(self.bench("all_reduce", "all_gather", "reduce_scatter", "--tensor", "torch", "--torch-gloo",
@@ -122,7 +116,6 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("# broadcast, 3 ranks", done.stdout)
 
-    @unittest.skipIf(ranks.SANITIZED, SLOW)
     def test_wrong_words(self):
         for words, said in ((("all_sum",), "no operator is called all_sum"), (("--min", "4Q"), "is not a size"),
                             (("--min", "8", "--max", "4"), "--max is below --min"), (("-n", "0"), "at least 1")):

@@ -238,7 +238,6 @@ class Stubs(unittest.TestCase):
         self.assertIn(f"project(weft VERSION {weft.__version__} ", text)
 
 
-@unittest.skipIf(ranks.SANITIZED, "types are the same under sanitizers")
 @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed (PyPI)")
 class Checker(unittest.TestCase):
     """A type checker's opinion."""

@@ -231,6 +231,11 @@ bool support_rank_processes(uint32_t size, rank_fn run, void *user)
     return good;
 }
 
+bool support_rank_processes_too(uint32_t size, rank_fn run, void *user)
+{
+    return TEST_THREAD_SANITIZER || support_rank_processes(size, run, user);
+}
+
 uint64_t support_seed(void)
 {
     static uint64_t seed;

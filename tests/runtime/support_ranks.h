@@ -44,6 +44,9 @@ void support_rank_threads_over(uint32_t size, rank_fn run, void *user,
                                const wefti_hub_links_t *links);
 /* True when every process ended well. */
 bool support_rank_processes(uint32_t size, rank_fn run, void *user);
+/* For what has run on ranks that are threads. ThreadSanitizer sees the memory of one process only:
+ * true there, and nothing is run. */
+bool support_rank_processes_too(uint32_t size, rank_fn run, void *user);
 
 /* All weights and states by name and contents, in whatever order the plan has them. Collective. */
 void support_digest_state(weft_session_t *session, char digest[65]);

@@ -169,7 +169,7 @@ static void test_processes(void **state)
     setenv("WEFT_STAGING_BYTES", "32K", 1);
     for (uint32_t memory = 0; memory < 2; memory++) {
         sweep_t sweep = {(memory_mode_t)memory, every_count, 5, false, 7};
-        assert_true(support_rank_processes(4, run_sweep, &sweep));
+        assert_true(support_rank_processes_too(4, run_sweep, &sweep));
     }
     unsetenv("WEFT_STAGING_BYTES");
 }

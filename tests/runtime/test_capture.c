@@ -325,7 +325,7 @@ static void test_processes(void **state)
     job_t job = {.steps = 50, .replays = 2, .how = GRADUAL, .arena = true, .others = true};
     (void)state;
     job.seed = support_seed() + 99;
-    assert_true(support_rank_processes(2, run_job, &job));
+    assert_true(support_rank_processes_too(2, run_job, &job));
 }
 
 /* More calls than a group or a stream takes at once, and policies at both ends. */

@@ -74,7 +74,7 @@ static void test_groups_split(void **state)
 {
     (void)state;
     support_rank_threads(6, run_splits, NULL);
-    assert_true(support_rank_processes(5, run_splits, NULL));
+    assert_true(support_rank_processes_too(5, run_splits, NULL));
 }
 
 /* More groups than one pool holds, made and destroyed over and over. */
@@ -195,7 +195,7 @@ static void test_groups_made_in_different_ways(void **state)
 {
     (void)state;
     support_rank_threads(4, run_ways, NULL);
-    assert_true(support_rank_processes(4, run_ways, NULL));
+    assert_true(support_rank_processes_too(4, run_ways, NULL));
 }
 
 /* Groups made of one that has as many calls in flight as there may be. */
@@ -260,7 +260,7 @@ static void test_groups_of_a_full_parent(void **state)
 {
     (void)state;
     support_rank_threads(5, run_full_parent, NULL);
-    assert_true(support_rank_processes(3, run_full_parent, NULL));
+    assert_true(support_rank_processes_too(3, run_full_parent, NULL));
     setenv("WEFT_TIMEOUT", "1", 1);
     support_rank_threads(3, run_stuck_parent, NULL);
     unsetenv("WEFT_TIMEOUT");
@@ -397,7 +397,7 @@ static void test_streams(void **state)
 {
     (void)state;
     support_rank_threads(3, run_streams, NULL);
-    assert_true(support_rank_processes(2, run_streams, NULL));
+    assert_true(support_rank_processes_too(2, run_streams, NULL));
 }
 
 /* After the first round of each kind nothing is allocated, whatever the path. */
@@ -554,8 +554,8 @@ static void test_adopted_memory(void **state)
 {
     (void)state;
     support_rank_threads(2, run_adopted, NULL);
-    assert_true(support_rank_processes(2, run_adopted, NULL));
-    assert_true(support_rank_processes(3, run_adopted, NULL));
+    assert_true(support_rank_processes_too(2, run_adopted, NULL));
+    assert_true(support_rank_processes_too(3, run_adopted, NULL));
 }
 
 /* A child of a rank: every call is an error, and nothing of it reaches the others. */
@@ -870,7 +870,7 @@ static void test_damaged_result(void **state)
     setenv("WEFT_CHECK", "results", 1);
     damage = (struct damage){true, 7, 1, 4 * 1234};
     support_rank_threads(3, run_damaged, NULL);
-    assert_true(support_rank_processes(3, run_damaged, NULL));
+    assert_true(support_rank_processes_too(3, run_damaged, NULL));
     damage.on = false;
     unsetenv("WEFT_CHECK");
 }
@@ -952,7 +952,7 @@ static void test_damaged_parts(void **state)
     for (int on = 0; on < 2; on++) {
         damage = (struct damage){on == 1, 3, 1, 4};
         support_rank_threads(3, run_parted, NULL);
-        assert_true(support_rank_processes(3, run_parted, NULL));
+        assert_true(support_rank_processes_too(3, run_parted, NULL));
     }
     setenv("WEFT_CHECK", "results:3", 1);
     support_rank_threads(3, run_parted, NULL);
@@ -1117,7 +1117,7 @@ static void test_leave_after_error(void **state)
 {
     (void)state;
     support_rank_threads(3, run_leave_after_error, NULL);
-    assert_true(support_rank_processes(3, run_leave_after_error, NULL));
+    assert_true(support_rank_processes_too(3, run_leave_after_error, NULL));
 }
 
 static void test_early_leave(void **state)
@@ -1125,7 +1125,7 @@ static void test_early_leave(void **state)
     (void)state;
     for (uint32_t variant = 0; variant < 4; variant++) {
         support_rank_threads(3, run_early_leave, &variant);
-        assert_true(support_rank_processes(3, run_early_leave, &variant));
+        assert_true(support_rank_processes_too(3, run_early_leave, &variant));
     }
 }
 

@@ -46,7 +46,7 @@ static void test_threads(void **state)
 static void test_processes(void **state)
 {
     (void)state;
-    assert_true(support_rank_processes(4, run_helping, NULL));
+    assert_true(support_rank_processes_too(4, run_helping, NULL));
 }
 
 /* One rank believes that there are cores enough: then nobody helps. */
@@ -103,7 +103,7 @@ static void test_wraps(void **state)
 {
     (void)state;
     support_rank_threads(4, run_wraps, NULL);
-    assert_true(support_rank_processes(3, run_wraps, NULL));
+    assert_true(support_rank_processes_too(3, run_wraps, NULL));
 }
 
 int main(void)

@@ -18,7 +18,7 @@ static void on_both(uint32_t size, rank_fn run, void *user)
 {
     support_rank_threads(size, run, user);
     support_card_threads(size, run, user);
-    assert_true(support_rank_processes(size, run, user));
+    assert_true(support_rank_processes_too(size, run, user));
 }
 
 static uint8_t pattern(size_t i, uint32_t seed)
@@ -224,7 +224,7 @@ static void test_memory_register_beside_calls(void **state)
 {
     (void)state;
     support_rank_threads(2, run_register_beside_calls, NULL);
-    assert_true(support_rank_processes(2, run_register_beside_calls, NULL));
+    assert_true(support_rank_processes_too(2, run_register_beside_calls, NULL));
 }
 
 typedef struct giver { /* a thread that gives back what others have no use for, as a garbage
@@ -287,7 +287,7 @@ static void test_memory_given_back_by_threads(void **state)
 {
     (void)state;
     support_rank_threads(2, run_give_back, NULL);
-    assert_true(support_rank_processes(2, run_give_back, NULL));
+    assert_true(support_rank_processes_too(2, run_give_back, NULL));
 }
 
 static void run_hostile(rank_world_t *world)

@@ -456,7 +456,7 @@ static void test_every_operator_between_processes(void **state)
     suite_t suite;
     make_suite(&suite, 3, false);
     suite.expect_interpreted = count_scratch(&suite);
-    assert_true(support_rank_processes(suite.world, run_rank, &suite));
+    assert_true(support_rank_processes_too(suite.world, run_rank, &suite));
     weft_plan_release(suite.plan);
 }
 

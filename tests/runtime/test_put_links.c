@@ -328,7 +328,9 @@ static void test_every_algorithm(void **state)
 {
     (void)state;
     static const uint32_t ones[] = {1, 1, 1}, threes[] = {3, 3};
-    check_algorithms(3, apart, ones, 3, 31);
+    if (!TEST_SANITIZED) {
+        check_algorithms(3, apart, ones, 3, 31);
+    }
     check_algorithms(6, two_by_three, threes, 2, 32);
 }
 
@@ -341,7 +343,7 @@ static void test_hierarchies_of_mixed_hosts(void **state)
     static const uint64_t counts[] = {1, 333, 9001, 30000};
     static const uint32_t *const placements[] = {in_turn, mixed};
     program_t *program = &shared_program;
-    for (uint32_t p = 0; p < 2; p++) {
+    for (uint32_t p = TEST_SANITIZED; p < 2; p++) {
         wefti_hub_links_t links = {.host_of = placements[p], .seed = 40 + p, .max_delay_ns = 20000};
         const weft_algorithm_t *algorithm;
         uint32_t at = 0, size = p == 0 ? 4 : 8;
@@ -431,15 +433,19 @@ static void test_same_bits_all_apart(void **state)
 {
     (void)state;
     check_same_bits(2, apart, 1, UINT64_MAX, 0);
-    check_same_bits(4, apart, 2, UINT64_MAX, 30000);
     check_same_bits(3, apart, 3, UINT64_MAX, 100000);
+    if (!TEST_SANITIZED) {
+        check_same_bits(4, apart, 2, UINT64_MAX, 30000);
+    }
 }
 
 static void test_same_bits_two_hosts(void **state)
 {
     (void)state;
-    check_same_bits(6, two_by_three, 4, UINT64_MAX, 0);
     check_same_bits(6, two_by_three, 5, UINT64_MAX, 30000);
+    if (!TEST_SANITIZED) {
+        check_same_bits(6, two_by_three, 4, UINT64_MAX, 0);
+    }
 }
 
 static void test_same_bits_uneven_hosts(void **state)
@@ -453,7 +459,7 @@ static void test_same_bits_uneven_hosts(void **state)
 static void test_same_bits_small(void **state)
 {
     (void)state;
-    for (uint64_t seed = 10; seed < 16; seed++) {
+    for (uint64_t seed = TEST_SANITIZED ? 14 : 10; seed < 16; seed++) {
         check_same_bits(2 + seed % 5, seed % 2 ? apart : uneven, seed, 64, seed * 5000);
     }
 }

@@ -137,7 +137,7 @@ static void test_staging_takes_memory_on_demand(void **state)
     (void)state;
     setenv("WEFT_STAGING_BYTES", "200M", 1);
     setenv("WEFT_ATTACH", "off", 1);
-    assert_true(support_rank_processes(3, run_on_demand, NULL));
+    assert_true(support_rank_processes_too(3, run_on_demand, NULL));
     support_rank_threads(2, run_on_demand, NULL);
     unsetenv("WEFT_ATTACH");
     unsetenv("WEFT_STAGING_BYTES");
@@ -189,9 +189,9 @@ static void run_by_group(rank_world_t *world)
 static void test_staging_by_group(void **state)
 {
     (void)state;
-    assert_true(support_rank_processes(4, run_by_group, NULL));
+    assert_true(support_rank_processes_too(4, run_by_group, NULL));
     setenv("WEFT_ATTACH", "off", 1);
-    assert_true(support_rank_processes(2, run_by_group, NULL));
+    assert_true(support_rank_processes_too(2, run_by_group, NULL));
     unsetenv("WEFT_ATTACH");
     support_rank_threads(3, run_by_group, NULL);
 }

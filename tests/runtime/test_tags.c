@@ -148,7 +148,7 @@ static void test_messages_match_by_tag(void **state)
     (void)state;
     uint64_t seed = test_seed() | 1;
     support_rank_threads(3, run_any_order, &seed);
-    assert_true(support_rank_processes(2, run_any_order, &seed));
+    assert_true(support_rank_processes_too(2, run_any_order, &seed));
 }
 
 /* Rank 0 takes what comes, from whom it comes; every other time one tag only. */
@@ -189,7 +189,7 @@ static void test_probe_finds_messages_of_any_rank(void **state)
     (void)state;
     uint64_t seed = test_seed() | 1;
     support_rank_threads(4, run_any_rank, &seed);
-    assert_true(support_rank_processes(3, run_any_rank, &seed));
+    assert_true(support_rank_processes_too(3, run_any_rank, &seed));
 }
 
 /* What ranks sent before they left is found; then nothing more will come, which is an answer. */
@@ -224,7 +224,7 @@ static void test_probes_of_ranks_that_left(void **state)
     const wefti_hub_links_t links = {hosts, 7, 10000};
     (void)state;
     support_rank_threads(3, run_probes_of_ranks_that_left, NULL);
-    assert_true(support_rank_processes(3, run_probes_of_ranks_that_left, NULL));
+    assert_true(support_rank_processes_too(3, run_probes_of_ranks_that_left, NULL));
     support_rank_threads_over(3, run_probes_of_ranks_that_left, NULL, &links);
 }
 
@@ -258,7 +258,7 @@ static void test_probes_while_it_sends(void **state)
 {
     (void)state;
     support_rank_threads(2, run_probes_while_it_sends, NULL);
-    assert_true(support_rank_processes(3, run_probes_while_it_sends, NULL));
+    assert_true(support_rank_processes_too(3, run_probes_while_it_sends, NULL));
 }
 
 /* A receive that waits for its tag does not keep back the message of another one. */
@@ -299,7 +299,7 @@ static void test_a_receive_does_not_keep_back_other_tags(void **state)
 {
     (void)state;
     support_rank_threads(2, run_waits_between, NULL);
-    assert_true(support_rank_processes(2, run_waits_between, NULL));
+    assert_true(support_rank_processes_too(2, run_waits_between, NULL));
 }
 
 /* Nor does one whose message is kept for it hide those of other tags. */
@@ -334,7 +334,7 @@ static void test_kept_messages_of_others_do_not_hide_one(void **state)
 {
     (void)state;
     support_rank_threads(2, run_finds_behind, NULL);
-    assert_true(support_rank_processes(2, run_finds_behind, NULL));
+    assert_true(support_rank_processes_too(2, run_finds_behind, NULL));
 }
 
 /* Of a message that a receive on a thread takes at this moment a probe says nothing. */
@@ -368,7 +368,7 @@ static void test_probes_beside_a_thread_that_receives(void **state)
 {
     (void)state;
     support_rank_threads(2, run_probes_beside_a_thread, NULL);
-    assert_true(support_rank_processes(2, run_probes_beside_a_thread, NULL));
+    assert_true(support_rank_processes_too(2, run_probes_beside_a_thread, NULL));
 }
 
 /* A receive that this rank refused, and has made since with a kept message, is refused no more:
@@ -393,7 +393,7 @@ static void test_kept_messages_of_refused_receives(void **state)
 {
     (void)state;
     support_rank_threads(2, run_refuses_then_receives, NULL);
-    assert_true(support_rank_processes(2, run_refuses_then_receives, NULL));
+    assert_true(support_rank_processes_too(2, run_refuses_then_receives, NULL));
 }
 
 /* The error of a send is for the receive with its tag, and kept for it. */
@@ -434,7 +434,7 @@ static void test_errors_of_sends_are_for_their_tag(void **state)
 {
     (void)state;
     support_rank_threads(2, run_keeps_refusals, NULL);
-    assert_true(support_rank_processes(2, run_keeps_refusals, NULL));
+    assert_true(support_rank_processes_too(2, run_keeps_refusals, NULL));
 }
 
 /* Messages that are kept are compared with their receive, too; what nobody receives is freed. */
@@ -462,7 +462,7 @@ static void test_kept_messages_of_another_length(void **state)
 {
     (void)state;
     support_rank_threads(2, run_wrong_length, NULL);
-    assert_true(support_rank_processes(2, run_wrong_length, NULL));
+    assert_true(support_rank_processes_too(2, run_wrong_length, NULL));
 }
 
 int main(void)

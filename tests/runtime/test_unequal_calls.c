@@ -242,7 +242,7 @@ static void test_attached(void **state)
     (void)state;
     way_t mode = {false, false};
     setenv("WEFT_ATTACH", "always", 1);
-    assert_true(support_rank_processes(3, run_orders, &mode));
+    assert_true(support_rank_processes_too(3, run_orders, &mode));
     unsetenv("WEFT_ATTACH");
 }
 

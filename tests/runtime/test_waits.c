@@ -285,7 +285,7 @@ static void test_after_a_circle(void **state)
     }
     setenv("WEFT_TIMEOUT", "300", 1);
     support_rank_threads(2, run_after_a_circle, NULL);
-    assert_true(support_rank_processes(2, run_after_a_circle, NULL));
+    assert_true(support_rank_processes_too(2, run_after_a_circle, NULL));
     unsetenv("WEFT_TIMEOUT");
 }
 
@@ -675,7 +675,7 @@ static void test_refused_more(void **state)
     setenv("WEFT_TIMEOUT", "300", 1);
     support_rank_threads(3, run_refused_in_groups, NULL);
     support_rank_threads_over(3, run_refused_in_groups, NULL, &links);
-    assert_true(support_rank_processes(3, run_refused_in_groups, NULL));
+    assert_true(support_rank_processes_too(3, run_refused_in_groups, NULL));
     support_rank_threads(2, run_refused_other_way, NULL);
     support_rank_threads_over(2, run_refused_other_way, NULL, &links);
     unsetenv("WEFT_TIMEOUT");
@@ -694,7 +694,7 @@ static void test_refused_and_on(void **state)
     for (uint32_t variant = 0; variant < 6; variant++) {
         support_rank_threads(2, run_refused_and_on, &variant);
         support_rank_threads_over(2, run_refused_and_on, &variant, &links);
-        assert_true(support_rank_processes(2, run_refused_and_on, &variant));
+        assert_true(support_rank_processes_too(2, run_refused_and_on, &variant));
     }
     release_plan();
     unsetenv("WEFT_TIMEOUT");
@@ -856,9 +856,9 @@ static void test_refused(void **state)
     support_rank_threads(3, run_refused, NULL);
     support_rank_threads(3, run_refused_sends, NULL);
     support_rank_threads_over(3, run_refused_sends, NULL, &links);
-    assert_true(support_rank_processes(3, run_refused_sends, NULL));
+    assert_true(support_rank_processes_too(3, run_refused_sends, NULL));
     support_rank_threads_over(3, run_refused, NULL, &links);
-    assert_true(support_rank_processes(2, run_refused, NULL));
+    assert_true(support_rank_processes_too(2, run_refused, NULL));
     setenv("WEFT_ORDER", "any", 1);
     support_rank_threads(3, run_refused, NULL);
     unsetenv("WEFT_ORDER");
@@ -867,7 +867,7 @@ static void test_refused(void **state)
         setenv("WEFT_CHECK", checks[i], 1);
         support_rank_threads(2, run_refused_checked, NULL);
         support_rank_threads_over(3, run_refused_checked, NULL, &links);
-        assert_true(support_rank_processes(3, run_refused, NULL));
+        assert_true(support_rank_processes_too(3, run_refused, NULL));
     }
     unsetenv("WEFT_CHECK");
     unsetenv("WEFT_TIMEOUT");
@@ -884,8 +884,8 @@ static void test_in_one_group(void **state)
     const wefti_hub_links_t links = {.host_of = host_of};
     support_rank_threads_over(3, run_shapes, NULL, &links);
     support_rank_threads_over(3, run_recorded_shapes, NULL, &links);
-    assert_true(support_rank_processes(3, run_recorded_shapes, NULL));
-    assert_true(support_rank_processes(3, run_shapes, NULL));
+    assert_true(support_rank_processes_too(3, run_recorded_shapes, NULL));
+    assert_true(support_rank_processes_too(3, run_shapes, NULL));
     unsetenv("WEFT_TIMEOUT");
 }
 
@@ -1040,7 +1040,7 @@ static void test_legal_programs(void **state)
             support_rank_threads(2 + w % 3, run_legal, &legal);
         } else {
             over_sockets(w % 6 == 3 ? "abcd" : w % 6 == 5 ? "aabb" : NULL);
-            assert_true(support_rank_processes(2 + w % 3, run_legal, &legal));
+            assert_true(support_rank_processes_too(2 + w % 3, run_legal, &legal));
         }
         release_plan();
     }
@@ -1063,7 +1063,7 @@ static void run_some_pairs(const wefti_hub_links_t *links)
         if (links != NULL) {
             support_rank_threads_over(3, run_pair, &pair, links);
         } else {
-            assert_true(support_rank_processes(3, run_pair, &pair));
+            assert_true(support_rank_processes_too(3, run_pair, &pair));
         }
     }
     release_plan();

@@ -16,6 +16,18 @@
 #include <weft/status.h>
 #include <weft/types.h>
 
+/* Checked code is several times slower: cases that only repeat others are left out there. */
+#if defined(__SANITIZE_THREAD__)
+#define TEST_THREAD_SANITIZER 1
+#else
+#define TEST_THREAD_SANITIZER 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#else
+#define TEST_SANITIZED 0
+#endif
+
 /* Asserts that a status is not an error; shows the library's message. */
 #define CHECK(expr) test_check((expr), #expr, __FILE__, __LINE__)
 void test_check(weft_status_t status, const char *what, const char *file, int line);

@@ -108,7 +108,7 @@ run_suite() { # run_suite TITLE PRESET DIR LABELS; PRESET: of CMakePresets.json;
   [ ${#next[@]} -eq 0 ] || { build_ahead "${next[@]}" & ahead=$!; }
   next=()
   # Many tests wait more than they compute.
-  ctest --test-dir "$dir" --output-on-failure --timeout 300 -j "$((jobs * 3))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
+  ctest --test-dir "$dir" --output-on-failure --timeout 900 -j "$((jobs * 3))" "${only[@]}" 2>&1 | tee "$dir/ctest.log"
   status=${PIPESTATUS[0]}
   [ "$status" -eq 0 ] || failed=1
   suites+=("$title=$dir")

@@ -193,10 +193,12 @@ weft_status_t wefti_call_refused(wefti_call_t *call, uint32_t r, uint64_t count,
 {
     const weft_group_t *group = call->group;
     weft_status_t status = (weft_status_t) - (int64_t)(count & INT8_MAX);
-    call->state = WEFTI_CALL_REFUSED;
     if (!wefti_group_is_hosted(group)) {
         defer(call);
+    } else if (wefti_call_is_checked(call)) {
+        wefti_call_skip_check(call);
     }
+    call->state = WEFTI_CALL_REFUSED;
     return wefti_error(status < 0 ? status : WEFT_ERR_INVALID_ARGUMENT, "rank %u: %.*s",
                        group->ranks[r], (int)WEFTI_REFUSAL_BYTES - 1, text);
 }

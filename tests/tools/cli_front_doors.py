@@ -162,7 +162,7 @@ class ShardedWeights(Doors):
     """A model whose weights are divided among ranks: its all-gathers and reduce-scatters are bucketed."""
 
     def test_buckets_change_no_bit(self):
-        for world, params in ((2, PARAMS), (4, PARAMS[:2])):
+        for world, params in ((2, PARAMS), (4, PARAMS[:2]))[:1 if support.SANITIZED else 2]:
             digests = set()
             for policy in ("none", "one", "auto", "bytes:4K", "auto:8K"):
                 with self.subTest(world=world, policy=policy):

@@ -44,6 +44,11 @@ static weft_status_t all_steps(const weft_allocator_t *allocator, void *user)
         }
     }
     wefti_schedules_free(allocator, schedules, params.group_size);
+    const wefti_links_t puts = {.memory_of = memory_of};
+    if (status >= 0) { /* that of rank 0 alone */
+        status = wefti_schedules_build_lowered(algorithm, &params, &puts, allocator, &schedules);
+        wefti_schedules_free(allocator, schedules, params.group_size);
+    }
     return status;
 }
 

@@ -110,14 +110,20 @@ static weft_status_t make_rank(sim_tracer_t *tracer, uint32_t rank, wefti_text_t
     return wefti_sim_trace_rank(tracer, rank, add_record, text);
 }
 
-static weft_status_t write_rank(const wefti_text_t *text, const char *prefix, uint32_t rank)
+static weft_status_t append_text(void *user, wefti_file_stream_t *stream)
+{
+    const wefti_text_t *text = user;
+    return wefti_file_append(stream, text->data, text->length);
+}
+
+static weft_status_t write_rank(wefti_text_t *text, const char *prefix, uint32_t rank)
 {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s.%u.et", prefix, rank);
     if (length < 0 || (size_t)length >= sizeof path) {
         return wefti_error(WEFT_ERR_INVALID_ARGUMENT, "path of traces: too long: at most 4095");
     }
-    return wefti_file_write_text(path, text);
+    return wefti_file_write_stream(path, append_text, text);
 }
 
 weft_status_t wefti_sim_write_chakra(const sim_world_t *world, const weft_plan_t *plan,

@@ -12,10 +12,25 @@
 #define SLACK 1e-9      /* rates that are equal but for rounding */
 #define MOST_ROUNDS 64u /* of dividing; the flows left after them get what is free now */
 
+/* Takes off what has passed, where rates are finite. */
+static void settle(sim_flows_t *flows)
+{
+    for (size_t i = 0; i < flows->count && flows->passed_count > 0; i++) {
+        sim_flow_t *flow = &flows->flows[flows->active[i]];
+        double left = flow->left, rate = flow->rate;
+        for (uint32_t t = 0; t < flows->passed_count && !isinf(rate); t++) {
+            left -= rate * flows->passed_ns[t];
+        }
+        flow->left = left;
+    }
+    flows->passed_count = 0;
+}
+
 weft_status_t wefti_sim_flow_begin(sim_flows_t *flows, uint32_t flow)
 {
     WEFT_RETURN_IF_ERROR(wefti_array_reserve(NULL, &flows->active, &flows->capacity,
                                              flows->count + 1, sizeof *flows->active));
+    settle(flows);
     flows->active[flows->count++] = flow;
     flows->flows[flow].left = flows->flows[flow].bytes;
     flows->changed = true;
@@ -82,6 +97,7 @@ static size_t fix_slowest(sim_flows_t *flows, size_t count, double least)
  * others share what is left of that, and so on. */
 static void divide(sim_flows_t *flows, double now_ns)
 {
+    settle(flows);
     load_links(flows);
     size_t left = flows->count;
     for (uint32_t round = 1; left > 0; round++) {
@@ -93,29 +109,36 @@ static void divide(sim_flows_t *flows, double now_ns)
         }
         left = fix_slowest(flows, left, round < MOST_ROUNDS ? least * (1 + SLACK) : INFINITY);
     }
+    flows->next_ns = INFINITY;
     for (size_t i = 0; i < flows->count; i++) {
         sim_flow_t *flow = &flows->flows[flows->active[i]];
         flow->end_ns = isinf(flow->rate) ? now_ns : now_ns + flow->left / flow->rate;
+        flows->next_ns = fmin(flows->next_ns, flow->end_ns);
     }
     flows->changed = false;
 }
 
 double wefti_sim_flows_next(sim_flows_t *flows, double now_ns)
 {
-    double next = INFINITY;
     if (flows->changed) {
         divide(flows, now_ns);
     }
-    for (size_t i = 0; i < flows->count; i++) {
-        next = fmin(next, flows->flows[flows->active[i]].end_ns);
-    }
-    return next;
+    return flows->count > 0 ? flows->next_ns : INFINITY;
 }
 
 weft_status_t wefti_sim_flows_advance(sim_flows_t *flows, double from_ns, double to_ns,
                                       sim_ended_fn ended, void *user)
 {
     size_t ended_count = 0;
+    if (!flows->changed && (flows->count == 0 || flows->next_ns > to_ns + SLACK_NS)) {
+        if (flows->passed_count == sizeof flows->passed_ns / sizeof *flows->passed_ns) {
+            settle(flows);
+        }
+        flows->passed_ns[flows->passed_count] = to_ns - from_ns;
+        flows->passed_count += to_ns > from_ns;
+        return WEFT_OK;
+    }
+    settle(flows);
     for (size_t i = 0; i < flows->count; i++) {
         uint32_t id = flows->active[i];
         sim_flow_t *flow = &flows->flows[id];

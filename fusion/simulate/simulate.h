@@ -176,6 +176,11 @@ typedef struct sim_flows {
     size_t count, capacity;
     sim_flow_t *flows;
     bool changed;
+    double next_ns; /* when the next flow ends, unless changed */
+    /* Times that passed, but are not yet taken off what is left of flows: one look at each flow is
+     * for many of them, in their order, so that roundings are the same. */
+    double passed_ns[64];
+    uint32_t passed_count;
 } sim_flows_t;
 
 weft_status_t wefti_sim_flow_begin(sim_flows_t *flows, uint32_t flow);

@@ -103,15 +103,22 @@ weft_status_t wefti_file_append(wefti_file_stream_t *stream, const void *data, s
     return write_all(stream->fd, &piece, stream->path);
 }
 
-static weft_status_t fill_and_sync(int fd, const char *path, wefti_file_fill_fn fill, void *user)
+/* What fills a file, and whether it has to be on the disk before it has its name. */
+typedef struct filler {
+    wefti_file_fill_fn fill;
+    void *user;
+    bool sync;
+} filler_t;
+
+static weft_status_t fill_file(int fd, const char *path, const filler_t *filler)
 {
     struct rlimit limit;
     wefti_file_stream_t stream = {fd, path, UINT64_MAX};
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         stream.left = limit.rlim_cur;
     }
-    weft_status_t status = fill(user, &stream);
-    if (status == WEFT_OK && fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
+    weft_status_t status = filler->fill(filler->user, &stream);
+    if (status == WEFT_OK && filler->sync && fsync(fd) != 0 && errno != EINVAL && errno != EROFS) {
         status = wefti_error_errno(WEFT_ERR_SYSTEM, errno, "cannot write %s", path);
     }
     return status;
@@ -190,11 +197,11 @@ static bool give_name(const char *path, temporary_t *temporary)
 }
 
 /* WEFT_AGAIN: only with named. */
-static weft_status_t write_beside(const char *path, bool named, wefti_file_fill_fn fill, void *user)
+static weft_status_t write_beside(const char *path, bool named, const filler_t *filler)
 {
     temporary_t temporary;
     WEFT_RETURN_IF_ERROR(open_beside(path, named, &temporary));
-    weft_status_t status = fill_and_sync(temporary.fd, path, fill, user);
+    weft_status_t status = fill_file(temporary.fd, path, filler);
     if (status == WEFT_OK && temporary.name[0] == '\0' && !give_name(path, &temporary)) {
         temporary.name[0] = '\0';
         status = WEFT_AGAIN;
@@ -214,11 +221,16 @@ static weft_status_t write_beside(const char *path, bool named, wefti_file_fill_
     return status;
 }
 
-weft_status_t wefti_file_write_stream(const char *path, wefti_file_fill_fn fill, void *user)
+static weft_status_t write_file(const char *path, const filler_t *filler)
 {
     WEFT_RETURN_IF_ERROR(check_place(path));
-    weft_status_t status = write_beside(path, false, fill, user);
-    return status == WEFT_AGAIN ? write_beside(path, true, fill, user) : status;
+    weft_status_t status = write_beside(path, false, filler);
+    return status == WEFT_AGAIN ? write_beside(path, true, filler) : status;
+}
+
+weft_status_t wefti_file_write_stream(const char *path, wefti_file_fill_fn fill, void *user)
+{
+    return write_file(path, &(filler_t){fill, user, false});
 }
 
 typedef struct pieces {
@@ -239,7 +251,7 @@ static weft_status_t append_pieces(void *user, wefti_file_stream_t *stream)
 weft_status_t wefti_file_write(const char *path, const wefti_piece_t *pieces, size_t piece_count)
 {
     pieces_t all = {pieces, piece_count};
-    return wefti_file_write_stream(path, append_pieces, &all);
+    return write_file(path, &(filler_t){append_pieces, &all, true});
 }
 
 weft_status_t wefti_file_check_room(const char *path, uint64_t size_bytes, uint64_t files)

@@ -32,8 +32,8 @@ weft_status_t wefti_file_write_text(const char *path, const wefti_text_t *text);
 /* A file that is written piece by piece, when it is too large for memory. */
 typedef struct wefti_file_stream wefti_file_stream_t;
 weft_status_t wefti_file_append(wefti_file_stream_t *stream, const void *data, size_t size_bytes);
-/* fill appends all of the file; it may be called twice, the second time for another file. Like
- * wefti_file_write: all or nothing. */
+/* fill appends all of the file; it may be called twice, the second time for another file. All or
+ * nothing like wefti_file_write, but for a machine that stops: the file may then be incomplete. */
 typedef weft_status_t (*wefti_file_fill_fn)(void *user, wefti_file_stream_t *stream);
 weft_status_t wefti_file_write_stream(const char *path, wefti_file_fill_fn fill, void *user);
 /* Whether path's file system has room for files of so many bytes together. */

@@ -371,12 +371,12 @@ class Simulate(Case):
         self.assertRegex(done.stderr, "cannot write .*x.goal: File too large")
         self.assertFalse(goal.exists())
         if not SANITIZED:
-            done = self.weft("simulate", plan, "-n", 4097, "--goal", goal, "--chakra", self.dir / "x")
-            self.assertRegex(done.stderr, r"writing .*/x: about .* in 4097 files")
+            done = self.weft("simulate", plan, "-n", 4160, "--goal", goal, "--chakra", self.dir / "x")
+            self.assertRegex(done.stderr, r"writing .*/x: about .* in 4160 files")
             text = goal.read_text()
-            self.assertEqual((text.count("\nrank "), text.count(" send ")), (4097, text.count(" recv ")))
-            self.assertEqual(len(chakra_nodes((self.dir / "x.4096.et").read_bytes())),
-                             text[text.index("\nrank 4096 {"):].count(": "))
+            self.assertEqual((text.count("\nrank "), text.count(" send ")), (4160, text.count(" recv ")))
+            self.assertEqual(len(chakra_nodes((self.dir / "x.4159.et").read_bytes())),
+                             text[text.index("\nrank 4159 {"):].count(": "))
 
     def test_what_is_another_name_of_its_input_takes_a_call(self):
         """By a table in which a call takes 10 ns and a byte 1 ns."""

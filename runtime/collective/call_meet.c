@@ -9,13 +9,13 @@
  *   host b   4 5 6
  *                      3  the first rank writes the result into its channel, box 0
  *
- * A record names the first rank and the first one that differs from it, and flags are and-ed: it does
- * not matter that a host's slots come by several ways. So all ranks have the same record in the end,
- * find the same error, and know that all are in this call.
+ * A record names the first rank and the first one that differs from it, and flags are and-ed: it
+ * does not matter that a host's slots come by several ways. So all ranks have the same record in
+ * the end, find the same error, and know that all are in this call.
  *
  * Two records of each box are enough, as two call slots are: a rank is in the meeting k + 2 only
- * after all were in k + 1, so had taken what came for k. Meetings are counted, as calls with a check
- * have two numbers.
+ * after all were in k + 1, so had taken what came for k. Meetings are counted, as calls with a
+ * check have two numbers.
  */
 #include "runtime/collective/call_meet.h"
 

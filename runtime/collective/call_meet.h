@@ -8,7 +8,8 @@
 /* From here on this rank is in call number of its group; its call slot is published. leaves: it
  * destroys the group instead, and has said so in its channel's done. */
 void wefti_meet_begin(weft_group_t *group, uint32_t number, bool leaves);
-/* WEFT_OK: all ranks are in it; wefti_meet_result is what they posted. WEFT_IN_PROGRESS: blocked. */
+/* WEFT_OK: all ranks are in it, and wefti_meet_result is what they posted. WEFT_IN_PROGRESS:
+ * blocked. */
 weft_status_t wefti_meet_advance(weft_group_t *group, wefti_blocked_t *out_blocked);
 const wefti_meet_record_t *wefti_meet_result(const weft_group_t *group);
 bool wefti_meet_is_over(const weft_group_t *group);

@@ -136,8 +136,8 @@ static inline uint32_t wefti_meet_sent_value(uint32_t number, uint32_t messages)
     return number << 5 | messages;
 }
 
-/* In the channel of the first rank of a host. Box 0 is what all ranks agreed on, for the ranks of the
- * host; box i + 1 is what came from another host in round i. Records of calls take turns. */
+/* In the channel of the first rank of a host. Box 0 is what all ranks agreed on, for the ranks of
+ * the host; box i + 1 is what came from another host in round i. Records of calls take turns. */
 typedef struct wefti_meet_box {
     wefti_signal_line_t came; /* the number of the call */
     wefti_meet_record_t records[2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups that agree on calls by hosts: to how many ranks each one sends, results on uneven hosts, and
- * errors of one rank, which all ranks report.
+ * Groups that agree on calls by hosts: to how many ranks each one sends, results on uneven hosts,
+ * and errors of one rank, which all ranks report.
  */
 #include <stdio.h>
 #include <stdlib.h>

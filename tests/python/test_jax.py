@@ -71,7 +71,7 @@ class Jax(unittest.TestCase):
     def test_three_ranks(self):
         mpirun = shutil.which("mpirun.openmpi")
         launcher = [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "3"] if mpirun else weft_run(3)
-        self.run_ranks(launcher, "calls", good=3)
+        self.run_ranks(launcher, "calls", "bucketed", good=3)
 
     def test_four_ranks(self):
         hydra = shutil.which("mpiexec.hydra")

@@ -65,6 +65,9 @@ static void look_at_waits(weft_stream_t *stream)
 
 weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
 {
+    /* What another thread queues while the device answers is not part of the answer. acquire: the
+     * slots are visible. */
+    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_acquire);
     weft_status_t status = stream->context->device->ops->query(stream->queue);
     if (status < 0) {
         wefti_fault_set(&stream->fault, status, weft_last_error());
@@ -74,7 +77,6 @@ weft_status_t wefti_stream_poll_held(weft_stream_t *stream)
         return status;
     }
     status = wefti_fault_get(&stream->fault);
-    uint32_t tail = atomic_load_explicit(&stream->tail.signal.value, memory_order_relaxed);
     for (uint32_t i = atomic_load_explicit(&stream->done.signal.value, memory_order_relaxed);
          i != tail; i++) {
         wefti_slot_t *slot = &stream->slots[i & (stream->capacity - 1)];

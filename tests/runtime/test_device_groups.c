@@ -3,6 +3,7 @@
  * Collectives of groups on a card: every operator against its definition, streams and events, and
  * what goes wrong. Device memory is written and read by copies only.
  */
+#include "runtime/stream/stream.h"
 #include "support_cards.h"
 #include "tests/support/support.h"
 
@@ -917,6 +918,56 @@ static void test_device_groups_on_threads(void **state)
     unsetenv("WEFT_PROGRESS");
 }
 
+/* ---- a stream that is polled while something is queued ---- */
+
+typedef struct queued {
+    const weft_device_ops_t *ops; /* of the card */
+    weft_stream_t *stream;        /* NULL: nothing is queued any more */
+    uint8_t *device, host[4096];
+} queued_t;
+static queued_t queued;
+
+/* Another thread would queue at this moment: the answer does not speak of it. */
+static weft_status_t query_then_queue(weft_queue_t *queue)
+{
+    weft_status_t status = queued.ops->query(queue);
+    weft_stream_t *stream = queued.stream;
+    if (status == WEFT_OK && stream != NULL) {
+        queued.stream = NULL;
+        RANK_OK(weft_stream_copy(stream, queued.device, queued.host, sizeof queued.host));
+    }
+    return status;
+}
+
+static void run_queued_meanwhile(rank_world_t *world)
+{
+    weft_device_t *card = weft_context_device(world->context);
+    weft_device_ops_t ops = *card->ops;
+    weft_stream_t *stream = NULL;
+    queued = (queued_t){.ops = card->ops};
+    ops.query = query_then_queue;
+    RANK_OK(weft_device_alloc(world->context, sizeof queued.host, (void **)&queued.device));
+    RANK_OK(weft_stream_create(world->context, NULL, &stream));
+    RANK_OK(weft_stream_copy(stream, queued.device, queued.host, sizeof queued.host));
+    queued.stream = stream;
+    card->ops = &ops;
+    while (queued.stream != NULL) {
+        weft_stream_query(stream);
+    }
+    card->ops = queued.ops;
+    RANK_CHECK(atomic_load(&stream->done.signal.value) ==
+               atomic_load(&stream->tail.signal.value) - 1);
+    RANK_OK(weft_stream_synchronize(stream));
+    weft_stream_destroy(stream);
+    RANK_OK(weft_device_free(world->context, queued.device));
+}
+
+static void test_device_groups_queued_meanwhile(void **state)
+{
+    (void)state;
+    support_card_threads(1, run_queued_meanwhile, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -933,6 +984,7 @@ int main(void)
         cmocka_unit_test(test_device_groups_failing_card),
         cmocka_unit_test(test_device_groups_wrong_arguments),
         cmocka_unit_test(test_device_groups_on_threads),
+        cmocka_unit_test(test_device_groups_queued_meanwhile),
     };
     support_card_or_skip();
     return cmocka_run_group_tests(tests, NULL, NULL);

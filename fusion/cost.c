@@ -91,7 +91,7 @@ static double predict_ns(const weft_op_def_t *def, const weft_node_desc_t *node,
     }
     wefti_kernel_kind_t kind = measured_kind(rates, kind_of(def));
     double size = wefti_kernel_counts_flops(kind) ? flops : bytes;
-    if (kind == WEFTI_KERNEL_UPDATE && step_bytes > bytes) {
+    if (kind == WEFTI_KERNEL_UPDATE && step_bytes >= bytes) {
         return bytes * wefti_update_ns_per_byte(rates, step_bytes);
     }
     if (rates != NULL && wefti_costs_kernel_ns(rates->costs, kind, rates->threads, size, &ns)) {

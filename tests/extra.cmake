@@ -109,7 +109,7 @@ if(TARGET weft_python)
   if(WEFT_SANITIZE MATCHES "thread") # which cannot be loaded into an interpreter that is not built with it
     set(python_tests "")
   elseif(WEFT_SANITIZE)
-    # Programs that call no C of their own: the extension is called by test_arrays, _async, _buckets, _collectives, _hostile,
+    # Programs whose C others call as well: the extension is called by test_arrays, _async, _buckets, _collectives, _hostile,
     # _memory, _passes, _plan and _session, the compiler by tools_cli_front_doors, _infer and _emit, starting ranks by
     # tools_cli_launch and _failures, all under sanitizers.
     list(FILTER python_tests EXCLUDE REGEX "test_(families|samples|launchers|starting|readme|export|stubs|package)\\.py$")

@@ -275,18 +275,19 @@ static weft_algo_params_t params_of(const algos_command_t *command, weft_collect
 {
     bool own = command->block_count > 0;
     bool in_turn = command->round_robin && command->host_count > 1;
-    return (weft_algo_params_t){.struct_size = sizeof(weft_algo_params_t),
-                                .op = op,
-                                .group_size = command->ranks,
-                                .peer = command->ranks > 1,
-                                .order = command->order,
-                                .order_sizes = own ? command->blocks : command->hosts,
-                                .order_size_count =
-                                    own ? command->block_count : command->host_count,
-                                .host_sizes = in_turn ? NULL : command->hosts,
-                                .host_count = in_turn ? 0 : command->host_count,
-                                .host_of = in_turn ? command->host_of : NULL,
-                                .host_of_count = in_turn ? command->host_count : 0};
+    return (weft_algo_params_t){
+        .struct_size = sizeof(weft_algo_params_t),
+        .op = op,
+        .group_size = command->ranks,
+        .root = command->of_file != NULL ? wefti_msccl_of(command->of_file)->root : 0,
+        .peer = command->ranks > 1,
+        .order = command->order,
+        .order_sizes = own ? command->blocks : command->hosts,
+        .order_size_count = own ? command->block_count : command->host_count,
+        .host_sizes = in_turn ? NULL : command->hosts,
+        .host_count = in_turn ? 0 : command->host_count,
+        .host_of = in_turn ? command->host_of : NULL,
+        .host_of_count = in_turn ? command->host_count : 0};
 }
 
 /* As the runtime does for a call of bytes: sizes between two powers of two are one class. */
@@ -403,7 +404,9 @@ static int load_file(algos_command_t *command)
     }
     command->op = command->of_file->op;
     command->ranks = ranks;
-    command->algorithm = command->algorithm != NULL ? command->of_file->name : NULL;
+    /* Of larger groups only what is asked for is predicted. */
+    bool only = command->algorithm != NULL || ranks > WEFTI_MAX_PREDICTED_RANKS;
+    command->algorithm = only ? command->of_file->name : NULL;
     return EXIT_OK;
 }
 

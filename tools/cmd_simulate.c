@@ -394,6 +394,9 @@ static weft_status_t write_files(const simulate_command_t *command)
     if (status >= 0 && command->perfetto != NULL) {
         status = wefti_sim_write_perfetto(command->plan, &command->step, command->perfetto);
     }
+    if (status < 0 && shown > 0) { /* before the message */
+        fputs("\r\033[K", stderr);
+    }
     return status;
 }
 

@@ -266,7 +266,11 @@ static bool is_like(const sim_call_t *a, const sim_call_t *b)
 {
     return a->algorithm == b->algorithm && a->stride == b->stride &&
            a->params.group_size == b->params.group_size && a->params.root == b->params.root &&
-           a->params.in_place == b->params.in_place && a->params.order == b->params.order;
+           a->params.in_place == b->params.in_place && a->params.order == b->params.order &&
+           a->params.order_size_count == b->params.order_size_count &&
+           (a->params.order_size_count == 0 ||
+            memcmp(a->params.order_sizes, b->params.order_sizes,
+                   a->params.order_size_count * sizeof *a->params.order_sizes) == 0);
 }
 
 static weft_status_t prepare(tracer_t *t, const wefti_plan_collective_t *collective,

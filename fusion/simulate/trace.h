@@ -22,7 +22,8 @@ typedef weft_status_t (*sim_node_fn)(void *user, uint32_t rank, uint32_t number,
                                      const sim_node_t *node);
 /* The program "step", rank by rank. A read of another rank's memory becomes a message that its owner
  * sends once it has posted the data; a post that is awaited without data, one of a byte. Memory is
- * that of a rank's nodes and of four bytes for each pair of ranks of which one waits for the other. */
+ * that of a rank's nodes, and for each pair of ranks of which one waits for the other four bytes, and
+ * eight more while the pairs are found. */
 typedef struct sim_tracer sim_tracer_t;
 /* Also after an error the caller destroys *out_tracer. */
 weft_status_t wefti_sim_tracer_create(const sim_world_t *world, const weft_plan_t *plan,

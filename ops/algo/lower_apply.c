@@ -85,8 +85,8 @@ static weft_status_t merge_rank(const wefti_lowering_t *l, merged_t *m, uint32_t
         for (uint32_t i = in->lane_begin[lane]; i < in->lane_begin[lane + 1] && status >= 0; i++) {
             bool pending = !l->dropped[rank][i];
             for (;; (*next)++) {
-                const wefti_change_t *change = &l->changes[*next];
-                bool mine = *next < l->change_count && change->rank == rank && change->anchor == i;
+                const wefti_change_t *change = *next < l->change_count ? &l->changes[*next] : NULL;
+                bool mine = change != NULL && change->rank == rank && change->anchor == i;
                 if (pending && (!mine || change->place > WEFTI_CHANGE_BEFORE)) {
                     pending = false;
                     status = append(l, m, rank, &in->steps[i], in->operands, 0);

@@ -19,6 +19,7 @@
 #define MAX_ALL_CHUNKS (1u << 20) /* of all buffers, and of all steps */
 #define MAX_ATTRIBUTES 24u
 #define MAX_CHANNELS 256u
+#define MAX_ALL_LANES 4096u /* a proof has a clock of each for each */
 
 const wefti_msccl_type_info_t wefti_msccl_types[WEFTI_MSCCL_TYPES] = {
     [WEFTI_MSCCL_NOP] = {"nop", false, false, false, false},
@@ -538,7 +539,12 @@ static weft_status_t sort_blocks(wefti_msccl_t *msccl)
     }
     msccl->lanes = msccl->lanes < 1 ? 1 : msccl->lanes;
     msccl->lanes = msccl->lanes > WEFTI_MAX_LANES ? WEFTI_MAX_LANES : msccl->lanes;
-    return WEFT_OK;
+    return msccl->gpu_count * msccl->lanes <= MAX_ALL_LANES
+               ? WEFT_OK
+               : wefti_error(WEFT_ERR_FORMAT,
+                             "%s: too large to prove: %u gpus of %u lanes, limit "
+                             "%u lanes in all",
+                             msccl->path, msccl->gpu_count, msccl->lanes, MAX_ALL_LANES);
 }
 
 static weft_status_t find_needs(wefti_msccl_t *msccl)

@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 
 #define MANY_HOSTS 16u
+#define FEW_PEERS_MAX_BYTES ((uint64_t)256 << 10) /* of all that a rank sends */
 
 /* The piece of a measured fit that bytes lie in. */
 static const wefti_measured_cost_t *find_measured(const wefti_costs_t *costs,
@@ -204,10 +205,16 @@ wefti_peers_t wefti_cost_peers(const weft_algorithm_t *algorithm, const weft_alg
     return WEFTI_PEERS_FEW;
 }
 
-const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params)
+const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params, uint64_t bytes)
 {
     static const char *const names[] = {"hierarchical", "binomial", "doubling",
                                         "log-step",     "bruck",    "ring"};
+    /* With few links these move data log2 n times: by doubling, by bruck. */
+    bool blocks = params->op == WEFT_COLLECTIVE_ALL_TO_ALL;
+    if ((blocks || params->op == WEFT_COLLECTIVE_ALL_REDUCE) &&
+        bytes > FEW_PEERS_MAX_BYTES / (blocks ? params->group_size : 1)) {
+        return wefti_cost_few_steps(params);
+    }
     for (uint32_t peers = WEFTI_PEERS_FEW; peers <= WEFTI_PEERS_HOSTS; peers++) {
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             const weft_algorithm_t *algorithm = wefti_algorithm_find(params->op, names[i]);

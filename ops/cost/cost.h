@@ -161,8 +161,9 @@ const weft_algorithm_t *wefti_cost_few_steps(const weft_algo_params_t *params);
  * hosts), one for each of many hosts, or as many as there are ranks. */
 typedef enum wefti_peers { WEFTI_PEERS_FEW, WEFTI_PEERS_HOSTS, WEFTI_PEERS_ALL } wefti_peers_t;
 wefti_peers_t wefti_cost_peers(const weft_algorithm_t *algorithm, const weft_algo_params_t *params);
-/* As wefti_cost_few_steps, with as few links as there are algorithms for. */
-const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params);
+/* As wefti_cost_few_steps, with as few links as there are algorithms for, unless these move so many
+ * bytes (of a block, where each peer has one) log2 n times. */
+const weft_algorithm_t *wefti_cost_few_peers(const weft_algo_params_t *params, uint64_t bytes);
 /*
  * How long blocks may be that go with the call slots of a call: these go from every rank to every
  * rank of other hosts, so what a host's card sends in all is to take no longer than a message.

@@ -261,7 +261,7 @@ weft_status_t wefti_file_check_room(const char *path, uint64_t size_bytes, uint6
     const char *slash = strrchr(path, '/');
     int length = slash == NULL || slash == path ? 1 : (int)(slash - path);
     snprintf(folder, sizeof folder, "%.*s", length, slash == NULL ? "." : path);
-    if (statvfs(folder, &room) != 0) {
+    if (statvfs(folder, &room) != 0 || room.f_blocks == 0) { /* ramfs and others tell no sizes */
         return WEFT_OK; /* what writing would say is more to the point */
     }
     uint64_t block = room.f_frsize > 0 ? room.f_frsize : 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the flight recorder keeps of calls. */
 #include "runtime/collective/call.h"
+#include "runtime/collective/call_meet.h"
 #include "runtime/stream/stream.h"
 
 static void record_pairs(wefti_call_t *call, uint32_t stream)
@@ -65,9 +66,13 @@ void wefti_call_record_blocked(const wefti_call_t *call)
         pairs_blocked(call);
         return;
     }
-    uint32_t awaits = call->state == WEFTI_CALL_POSTED && call->peer < group->size
-                          ? group->ranks[wefti_group_nth_peer(group, call->peer)]
-                          : WEFTI_FLIGHT_NO_RANK;
+    uint32_t awaits = WEFTI_FLIGHT_NO_RANK;
+    if (call->state == WEFTI_CALL_POSTED && wefti_group_is_hosted(group) &&
+        !wefti_meet_is_over(group)) {
+        awaits = group->ranks[wefti_meet_blocks_on(group)];
+    } else if (call->state == WEFTI_CALL_POSTED && call->peer < group->size) {
+        awaits = group->ranks[wefti_group_nth_peer(group, call->peer)];
+    }
     wefti_flight_block(group->calls->flight.image, call->record, state_of(call), awaits);
 }
 

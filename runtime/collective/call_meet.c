@@ -285,10 +285,24 @@ bool wefti_meet_awaits(const weft_group_t *group, uint32_t r, bool *out_host)
             return false; /* that one comes first */
         }
     }
-    if (!speaks(group)) {
-        return r == wefti_group_first(group);
+    bool rounds = meeting->stage == ROUNDS && has_rounds(group);
+    if (speaks(group) && !rounds) {
+        return false;
     }
-    return meeting->stage == ROUNDS && has_rounds(group) && r == sender_of(group);
+    /* What r has left for this rank may have come since: r may have gone. */
+    uint32_t from = speaks(group) ? sender_of(group) : wefti_group_first(group);
+    const wefti_meet_box_t *box = speaks(group)
+                                      ? wefti_meet_box(group, group->rank, meeting->round + 1)
+                                      : wefti_meet_box(group, from, 0);
+    return r == from && !wefti_signal_has_reached(&box->came.signal, meeting->number);
+}
+
+uint32_t wefti_meet_blocks_on(const weft_group_t *group)
+{
+    const wefti_meeting_t *meeting = meeting_of(group);
+    return !speaks(group)             ? wefti_group_first(group)
+           : meeting->stage == LOCALS ? group->hosts.locals[meeting->next]
+                                      : sender_of(group);
 }
 
 void wefti_meet_describe(const weft_group_t *group, wefti_wait_t *out)

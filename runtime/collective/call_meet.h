@@ -13,6 +13,8 @@ void wefti_meet_begin(weft_group_t *group, uint32_t number, bool leaves);
 weft_status_t wefti_meet_advance(weft_group_t *group, wefti_blocked_t *out_blocked);
 const wefti_meet_record_t *wefti_meet_result(const weft_group_t *group);
 bool wefti_meet_is_over(const weft_group_t *group);
+/* The rank of the group that it is blocked on. */
+uint32_t wefti_meet_blocks_on(const weft_group_t *group);
 /* Whether it waits for rank r of the group; *out_host: for what r's host knows. */
 bool wefti_meet_awaits(const weft_group_t *group, uint32_t r, bool *out_host);
 /* The same for a record of waits, whose channel and text the caller fills in. */

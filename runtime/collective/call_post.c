@@ -58,6 +58,13 @@ static void refresh_counters(wefti_call_t *call)
     atomic_store_explicit(&own->claimed, call->number - 1, memory_order_relaxed);
     if (!wefti_group_is_hosted(group)) { /* whose ranks do not look at each other's */
         wefti_mirror_done(group, call->number - 1);
+        return;
+    }
+    /* Few calls put their slots into mirrors. A peer may have put that of this call already. */
+    for (uint32_t i = 0; i < group->put_peer_count; i++) {
+        wefti_channel_t *mirror = group->channels[group->put_peers[i]];
+        wefti_signal_raise(&mirror->slots[0].signal, call->number - 1);
+        wefti_signal_raise(&mirror->slots[1].signal, call->number - 1);
     }
 }
 

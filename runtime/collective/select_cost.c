@@ -100,7 +100,7 @@ static weft_status_t choose(weft_group_t *group, weft_collective_t op, uint32_t 
     if (!wefti_select_has_executors(group, op)) {
         weft_algo_params_t params;
         wefti_select_params(group, op, 0, &params);
-        *out_algorithm = wefti_group_is_hosted(group) ? wefti_cost_few_peers(&params)
+        *out_algorithm = wefti_group_is_hosted(group) ? wefti_cost_few_peers(&params, bytes)
                                                       : wefti_cost_few_steps(&params);
     }
     return WEFT_OK;

@@ -106,7 +106,11 @@ static weft_status_t take(weft_session_t *session, uint32_t collective,
     session->algorithms[collective] = algorithm;
     session->interpreted[collective] = !records;
     session->interprets = session->interprets || !records;
-    return wefti_algorithm_prove(session->context, algorithm, &params);
+    /* Those of the plan's files were proved when it was read. The context, which remembers proofs by
+     * address, outlives them. */
+    return wefti_plan_registry_of(session->plan, NULL, algorithm) != NULL
+               ? WEFT_OK
+               : wefti_algorithm_prove(session->context, algorithm, &params);
 }
 
 /* What a list of one comes to. */

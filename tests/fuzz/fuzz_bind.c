@@ -89,7 +89,8 @@ void fuzz_one(const uint8_t *data, size_t size)
         return;
     }
     fuzz_check(wefti_plan_create(NULL, &plan) == WEFT_OK, "no plan");
-    if (wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes) == WEFT_OK) {
+    if (wefti_plan_decode_structure(plan, sections[0].data, sections[0].size_bytes) == WEFT_OK &&
+        wefti_plan_load_algorithms(plan) == WEFT_OK) {
         plan->weights = sections[1].data;
         plan->weights_bytes = sections[1].size_bytes;
         fuzz_check(wefti_plan_seal(plan) == WEFT_OK, "cannot be sealed");

@@ -1133,9 +1133,13 @@ static void run_death(rank_world_t *world)
 {
     float x[3000] = {1};
     check_sum(world->group, NULL);
-    if (world->rank == 1) {
+    if (world->rank == 1) { /* what it has sent may go down with it, so the others have it first */
+        RANK_OK(weft_recv(x, 1, WEFT_DTYPE_F32, 0, world->group, NULL));
+        RANK_OK(weft_recv(x, 1, WEFT_DTYPE_F32, 2, world->group, NULL));
         _exit(0); /* without leaving */
     }
+    weft_status_t sent = weft_send(x, 1, WEFT_DTYPE_F32, 1, world->group, NULL);
+    RANK_CHECK(sent == WEFT_OK || sent == WEFT_ERR_PEER_DIED);
     uint64_t start = wefti_now_ns();
     weft_status_t status =
         weft_all_reduce(x, x, 3000, WEFT_DTYPE_F32, WEFT_REDUCTION_SUM, world->group, NULL);

@@ -313,6 +313,25 @@ static void test_ranks_that_wait_for_each_other(void **state)
     assert_true(good);
 }
 
+/* What the first rank of a host leaves for the others counts, although it has gone since. */
+static void run_leaving(rank_world_t *world)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        RANK_OK(weft_barrier(world->group, NULL));
+    }
+    weft_group_leave(world->group);
+    world->group = NULL;
+}
+
+static void test_first_ranks_leave(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < (TEST_SANITIZED ? 5 : 30); i++) {
+        wefti_hub_links_t links = {.host_of = uneven, .seed = 4 + i, .max_delay_ns = 1000};
+        support_rank_threads_over(RANKS, run_leaving, NULL, &links);
+    }
+}
+
 int main(void)
 {
     alarm(540); /* a hang is a failure */
@@ -323,6 +342,7 @@ int main(void)
         cmocka_unit_test(test_checked_calls),
         cmocka_unit_test(test_errors_of_one_rank),
         cmocka_unit_test(test_ranks_that_do_not_come),
+        cmocka_unit_test(test_first_ranks_leave),
         cmocka_unit_test(test_ranks_that_wait_for_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Reads every source of a configured build folder with its compiler and options, and writes no code: errors and warnings
-of the compiler's front end in a third of the processor time. What only a code generator refuses is not found.
+of the compiler's front end in half of the processor time. What only a code generator refuses is not found.
 
 usage: check_warnings.py BUILD [JOBS]     generated sources that are not there yet are left out
 """

@@ -952,7 +952,7 @@ static void run_queued_meanwhile(rank_world_t *world)
     queued.stream = stream;
     card->ops = &ops;
     while (queued.stream != NULL) {
-        weft_stream_query(stream);
+        wefti_stream_poll(stream);
     }
     card->ops = queued.ops;
     RANK_CHECK(atomic_load(&stream->done.signal.value) ==
@@ -965,7 +965,9 @@ static void run_queued_meanwhile(rank_world_t *world)
 static void test_device_groups_queued_meanwhile(void **state)
 {
     (void)state;
+    setenv("WEFT_PROGRESS", "inline", 1); /* nobody else polls the stream */
     support_card_threads(1, run_queued_meanwhile, NULL);
+    unsetenv("WEFT_PROGRESS");
 }
 
 int main(void)

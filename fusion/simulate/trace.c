@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/algo/algorithms.h"
 #include "ops/algo/table.h"
 #include "runtime/base/error.h"
 #include "runtime/base/hash.h"
@@ -266,11 +267,7 @@ static bool is_like(const sim_call_t *a, const sim_call_t *b)
 {
     return a->algorithm == b->algorithm && a->stride == b->stride &&
            a->params.group_size == b->params.group_size && a->params.root == b->params.root &&
-           a->params.in_place == b->params.in_place && a->params.order == b->params.order &&
-           a->params.order_size_count == b->params.order_size_count &&
-           (a->params.order_size_count == 0 ||
-            memcmp(a->params.order_sizes, b->params.order_sizes,
-                   a->params.order_size_count * sizeof *a->params.order_sizes) == 0);
+           a->params.in_place == b->params.in_place && wefti_same_order(&a->params, &b->params);
 }
 
 static weft_status_t prepare(tracer_t *t, const wefti_plan_collective_t *collective,

@@ -69,6 +69,7 @@ const char *wefti_always_eligible(const weft_algo_params_t *params);
 const char *wefti_needs_tree(const weft_algo_params_t *params);
 /* NULL for every order that wefti_reduce_ordered can realise. */
 const char *wefti_any_order(const weft_algo_params_t *params);
+bool wefti_same_order(const weft_algo_params_t *a, const weft_algo_params_t *b);
 /* NULL when the order is left open. */
 const char *wefti_needs_any(const weft_algo_params_t *params);
 

@@ -2,6 +2,8 @@
 /* Reduction orders: who can realise which, and reductions over all ranks in any of them. */
 #include "ops/algo/algorithms.h"
 
+#include <string.h>
+
 const char *wefti_always_eligible(const weft_algo_params_t *params)
 {
     (void)params;
@@ -40,6 +42,13 @@ const char *wefti_needs_any(const weft_algo_params_t *params)
 static bool by_blocks(const weft_algo_params_t *params)
 {
     return params->order == WEFT_ORDER_BLOCKS && wefti_needs_tree(params) != NULL;
+}
+
+bool wefti_same_order(const weft_algo_params_t *a, const weft_algo_params_t *b)
+{
+    return a->order == b->order && a->order_size_count == b->order_size_count &&
+           (a->order_size_count == 0 || memcmp(a->order_sizes, b->order_sizes,
+                                               a->order_size_count * sizeof *a->order_sizes) == 0);
 }
 
 const char *wefti_any_order(const weft_algo_params_t *params)

@@ -175,6 +175,15 @@ static uint32_t sender_of(const weft_group_t *group)
     return hosts->firsts[(hosts->own + hosts->count - distance) % hosts->count];
 }
 
+/* Once the ranks of its host are there: where what this rank waits for comes, and from whom. */
+static wefti_meet_box_t *awaited_box(const weft_group_t *group, uint32_t *out_from)
+{
+    bool own = speaks(group);
+    *out_from = own ? sender_of(group) : wefti_group_first(group);
+    return own ? wefti_meet_box(group, group->rank, meeting_of(group)->round + 1)
+               : wefti_meet_box(group, *out_from, 0);
+}
+
 static weft_status_t send(weft_group_t *group)
 {
     const wefti_group_hosts_t *hosts = &group->hosts;
@@ -216,12 +225,13 @@ static weft_status_t exchange(weft_group_t *group, wefti_blocked_t *out_blocked)
         if (meeting->sent == meeting->round) {
             WEFT_RETURN_IF_ERROR(send(group));
         }
-        wefti_meet_box_t *box = wefti_meet_box(group, group->rank, meeting->round + 1);
+        uint32_t from;
+        wefti_meet_box_t *box = awaited_box(group, &from);
         if (!wefti_signal_comes_soon(group->endpoint, &box->came.signal, meeting->number)) {
             return wefti_call_blocked_on(&box->came.signal, meeting->number, out_blocked);
         }
-        WEFT_RETURN_IF_ERROR(add_record(group, &meeting->record, &box->records[meeting->count & 1],
-                                        sender_of(group)));
+        WEFT_RETURN_IF_ERROR(
+            add_record(group, &meeting->record, &box->records[meeting->count & 1], from));
     }
     wefti_meet_box_t *result = wefti_meet_box(group, group->rank, 0);
     memcpy(&result->records[meeting->count & 1], &meeting->record, record_bytes(&meeting->record));
@@ -290,10 +300,8 @@ bool wefti_meet_awaits(const weft_group_t *group, uint32_t r, bool *out_host)
         return false;
     }
     /* What r has left for this rank may have come since: r may have gone. */
-    uint32_t from = speaks(group) ? sender_of(group) : wefti_group_first(group);
-    const wefti_meet_box_t *box = speaks(group)
-                                      ? wefti_meet_box(group, group->rank, meeting->round + 1)
-                                      : wefti_meet_box(group, from, 0);
+    uint32_t from;
+    const wefti_meet_box_t *box = awaited_box(group, &from);
     return r == from && !wefti_signal_has_reached(&box->came.signal, meeting->number);
 }
 

@@ -10,10 +10,8 @@
  */
 #include "runtime/plan/session.h"
 
-#include <string.h>
-
+#include "ops/algo/algorithms.h"
 #include "ops/algo/table.h"
-
 #include "runtime/base/error.h"
 
 #define LINE_BYTES 64u
@@ -42,10 +40,7 @@ static uint32_t side_blocks(const wefti_side_t *side, const weft_algo_params_t *
 static bool same_params(const weft_algo_params_t *a, const weft_algo_params_t *b)
 {
     return a->op == b->op && a->root == b->root && a->peer == b->peer &&
-           a->in_place == b->in_place && a->order == b->order &&
-           a->order_size_count == b->order_size_count &&
-           (a->order_size_count == 0 || memcmp(a->order_sizes, b->order_sizes,
-                                               a->order_size_count * sizeof *a->order_sizes) == 0);
+           a->in_place == b->in_place && wefti_same_order(a, b);
 }
 
 /* The run of an earlier use of the group whose schedule is the same; NULL: there is none. */
